@@ -1,0 +1,39 @@
+# make demo   everything from generated videos to results, on a machine that has only Python
+# make test   lint, types and the whole test suite, same set-up
+# make clean  remove the virtual environment and the demo's output
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+DEMO ?= demo
+PYTEST_ARGS ?= -n 2
+
+.PHONY: install demo test lint format clean
+install: $(VENV)/.installed
+
+$(VENV)/.installed: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: install
+	$(BIN)/covid-cmsf demo-videos $(DEMO)/videos
+	$(BIN)/covid-cmsf preprocess $(DEMO)/videos --out $(DEMO)/clips --layout ucf101 --splits $(DEMO)/videos/splits --workers 2
+	$(BIN)/covid-cmsf clips info $(DEMO)/clips
+	$(BIN)/covid-cmsf clips check $(DEMO)/clips
+	$(BIN)/covid-cmsf clips show $(DEMO)/clips --out $(DEMO)/clip.png
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# One thread a test process: two cores are quickly oversubscribed.
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) $(DEMO) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,36 @@
+"""Puts the groups of commands together."""
+
+import typer
+
+from covid_cmsf import __version__
+from covid_cmsf.cli import boundary, doctor
+
+app = typer.Typer(
+    name="covid-cmsf",
+    help="Teach video encoders without labels: RGB and optical flow take turns in teaching each other.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"covid-cmsf {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks and debug messages; may stand anywhere."),
+) -> None:
+    """Options that every command understands (`--debug` is taken off the line in `boundary.run`)."""
+
+
+app.command("doctor")(doctor.doctor)
+
+
+def main() -> None:
+    """The entry point of the console command."""
+    boundary.run(app)

@@ -1,0 +1,72 @@
+"""Logging: lines for people through rich on stderr, lines for machines as JSONL in a file.
+
+    logger = logging.getLogger("covid_cmsf.training")
+    logger.info("epoch done", extra={"fields": {"epoch": 3, "loss": 0.12}})
+
+Results (tables, JSON) go to stdout and are not logged.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import Progress
+
+console = Console(stderr=True)
+ROOTS = ("covid_cmsf", "preprocess")
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (UTC), level, logger, message, and the record's `fields`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True, default=str)
+
+
+def setup_logging(*, debug: bool = False) -> None:
+    """Sends our loggers to the screen; call once, at the start of a command."""
+    handler = RichHandler(console=console, show_path=False, show_level=True, markup=False, log_time_format="[%X]")
+    for root in ROOTS:
+        logger = logging.getLogger(root)
+        logger.handlers = [handler]
+        logger.setLevel(logging.DEBUG if debug else logging.INFO)
+        logger.propagate = False
+
+
+def add_jsonl(path: Path) -> logging.Handler:
+    """Appends every record of our loggers to `path` as JSON lines; returns the handler for `remove_jsonl`."""
+    handler = logging.FileHandler(path, mode="a", encoding="utf-8", delay=True)
+    handler.setFormatter(JsonLines())
+    for root in ROOTS:
+        logging.getLogger(root).addHandler(handler)
+    return handler
+
+
+def remove_jsonl(handler: logging.Handler) -> None:
+    """Undoes `add_jsonl` and closes the file."""
+    for root in ROOTS:
+        logging.getLogger(root).removeHandler(handler)
+    handler.close()
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar with the time left on a terminal, nothing elsewhere; yields the function that advances it by one."""
+    with Progress(*Progress.get_default_columns(), console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)

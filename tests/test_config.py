@@ -1,0 +1,82 @@
+"""Typed configuration: YAML, extends, key=value, and messages for every way to get it wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from covid_cmsf.config import Settings, load_config, parse_override
+
+
+class Optimiser(Settings):
+    lr: float = 0.1
+    name: str = "adam"
+
+
+class Train(Settings):
+    epochs: int = 10
+    optimiser: Optimiser = Optimiser()
+    second: Optimiser | None = None
+
+
+def test_a_file_extends_others_and_overrides_win(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("epochs: 3\noptimiser: {lr: 0.5, name: sgd}\n")
+    (tmp_path / "run.yaml").write_text("extends: base.yaml\noptimiser: {lr: 0.25}\n")
+    settings = load_config(Train, tmp_path / "run.yaml", ["epochs=7"])
+    assert settings == Train(epochs=7, optimiser=Optimiser(lr=0.25, name="sgd"))
+
+
+def test_scientific_notation_is_a_number_in_files_and_overrides(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("optimiser: {lr: 1e-3}\n")
+    assert load_config(Train, tmp_path / "run.yaml").optimiser.lr == 1e-3
+    assert load_config(Train, None, ["++optimiser.lr=2e-4"]).optimiser.lr == 2e-4
+
+
+def test_an_unknown_key_is_an_error_with_the_nearest_match(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("optimiser: {nmae: 1}\n")
+    with pytest.raises(ValueError, match=r"run.yaml.*unknown key 'optimiser.nmae'; did you mean 'name'"):
+        load_config(Train, tmp_path / "run.yaml")
+    with pytest.raises(ValueError, match="did you mean 'name'"):
+        load_config(Train, None, ["second.nmae=x"])
+    with pytest.raises(ValueError, match="known here: epochs, optimiser, second"):
+        load_config(Train, None, ["zzz=1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("epochs: many", "epochs = 'many'"),
+        ("epochs: 2.5", "epochs = 2.5"),
+        ("optimiser: {lr: .nan}", "optimiser.lr"),
+        ("- a\n- b", "must hold a mapping"),
+        ("epochs: [1", "not valid YAML"),
+        ("epochs: 1\nepochs: 2", "'epochs' stands twice"),
+        ("epochs: !!python/object/apply:os.system [echo]", "not valid YAML"),
+        ("epochs: " + "[" * 50 + "]" * 50, "nested deeper"),
+        ("a: &a [1,1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
+         "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e]", "more than"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_refused_with_a_reason(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ValueError, match=words.replace("[", r"\[")):
+        load_config(Train, tmp_path / "run.yaml")
+
+
+def test_missing_files_and_circles_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nowhere.yaml"):
+        load_config(Train, tmp_path / "nowhere.yaml")
+    (tmp_path / "a.yaml").write_text("extends: b.yaml")
+    (tmp_path / "b.yaml").write_text("extends: [a.yaml]")
+    with pytest.raises(ValueError, match="extends itself"):
+        load_config(Train, tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize("text", ["epochs", "=3", "a..b=1", "lr=[1"])
+def test_bad_overrides_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="override"):
+        parse_override(text)
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Train().epochs = 3  # type: ignore[misc]

@@ -1,0 +1,1 @@
+"""One benchmark a file; `tools/benchmark.py` runs them."""
