@@ -1,0 +1,126 @@
+"""CoCLR's published LMDB files as clips: one value a video, a msgpack list of JPEG frames.
+
+The RGB file is `..._frame.lmdb`, flow is `..._tvl1_frame.lmdb` beside it. A flow picture, read as RGB, is
+(128, y, x): blue holds x, green holds y, red is constant. Files written by msgpack 0.6 (raw bytes) and by 1.0 and
+later (text for names) are both read.
+"""
+
+# T frames, H W pixels
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covid_cmsf.clips.interface import Clips, check_request
+from covid_cmsf.clips.jpeg_pictures import decode_rgb
+from covid_cmsf.clips.manifest import ClipRecord
+
+BOUND = 20.0
+
+
+def is_lmdb(path: Path) -> bool:
+    """Whether this looks like an LMDB: a file with that ending, or a folder with a data.mdb."""
+    return (path.is_file() and path.suffix == ".lmdb") or (path / "data.mdb").is_file()
+
+
+class CoclrLmdb(Clips):
+    """Clips in CoCLR's files. They hold no splits; pass {name: {video_id: part}} if you have them.
+
+    Environments are opened when first used in a process, so the object can be sent to worker processes.
+    """
+
+    def __init__(self, paths: dict[str, Path], splits: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        self._paths = paths
+        self._environments: dict[str, Any] = {}
+        self.splits = splits or {}
+        self.flow_bound = BOUND
+        indexes = {modality: _index(self._environment(modality), path) for modality, path in paths.items()}
+        self._keys = {modality: {name: key for name, (key, _) in index.items()} for modality, index in indexes.items()}
+        self.records = _records(indexes)
+
+    @classmethod
+    def open(
+        cls, rgb: Path, flow: Path | None = None, *, splits: Mapping[str, Mapping[str, str]] | None = None
+    ) -> "CoclrLmdb":
+        """Opens the RGB file and its flow file, by default the `*_tvl1_frame.lmdb` beside it where there is one."""
+        beside = rgb.with_name(rgb.name.replace("_frame", "_tvl1_frame"))
+        if flow is None and beside != rgb and beside.exists():
+            flow = beside
+        return cls({"rgb": rgb, **({"flow": flow} if flow is not None else {})}, splits)
+
+    def read_codes(self, record: ClipRecord, modality: str, frame_numbers: Sequence[int]) -> Tensor:
+        """uint8: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
+        check_request(record, modality, frame_numbers, list(self._paths))
+        key = self._keys[modality][record.video_id]
+        with self._environment(modality).begin() as transaction:
+            jpegs = _unpack(transaction.get(key), self._paths[modality])
+        place = f"{record.video_id} in {self._paths[modality]}"
+        pictures = np.stack([decode_rgb(jpegs[number], place) for number in frame_numbers])  # (T, H, W, 3)
+        if modality == "flow":
+            pictures = np.ascontiguousarray(pictures[..., [2, 1]])  # blue is x, green is y
+        return torch.from_numpy(pictures).permute(0, 3, 1, 2)
+
+    def _environment(self, modality: str) -> Any:
+        if modality not in self._environments:
+            self._environments[modality] = _open_lmdb(self._paths[modality])
+        return self._environments[modality]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_environments": {}}
+
+
+def _open_lmdb(path: Path) -> Any:
+    if not path.exists():
+        raise FileNotFoundError(f"no LMDB at {path}")
+    try:
+        import lmdb
+    except ImportError:
+        raise ValueError("reading LMDB files needs `pip install covid-cmsf[coclr]`") from None
+    try:
+        return lmdb.open(str(path), subdir=path.is_dir(), readonly=True, lock=False, readahead=False, meminit=False)
+    except lmdb.Error as error:
+        raise ValueError(f"{path} is not a readable LMDB: {error}") from None
+
+
+def _unpack(value: bytes | None, path: Path) -> Any:
+    import msgpack
+
+    if value is None:
+        raise ValueError(f"{path} misses an entry that its index names")
+    try:
+        # raw: text of either msgpack generation comes back as bytes. The buffer is local, so lists may be long.
+        return msgpack.unpackb(value, raw=True, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ValueError(f"{path} holds a value that is not msgpack: {error}") from None
+
+
+def _index(environment: Any, path: Path) -> dict[str, tuple[bytes, int]]:
+    """{video_id: (key, number of frames)}; `__vlen__` is in the order of `__keys__`, `__order__` in that of ids."""
+    with environment.begin() as transaction:
+        keys, order, lengths = (
+            _unpack(transaction.get(name), path) for name in (b"__keys__", b"__order__", b"__vlen__")
+        )
+    length_of = dict(zip(keys, lengths, strict=True))
+    names = (name.decode("utf-8", "surrogateescape") for name in order)
+    return {name: (key, int(length_of[key])) for name, key in ((n, b"%09d" % i) for i, n in enumerate(names))}
+
+
+def _records(indexes: dict[str, dict[str, tuple[bytes, int]]]) -> list[ClipRecord]:
+    """Videos that all files have and that have frames, sorted; labels follow the sorted class names."""
+    common = set.intersection(*(set(index) for index in indexes.values()))
+    classes = sorted({name.split("/")[0] for name in common})
+    records = []
+    for name in sorted(common):
+        num_frames = indexes["rgb"][name][1]
+        num_flow = min(indexes["flow"][name][1], num_frames) if "flow" in indexes else 0
+        if num_frames:
+            class_name, video = name.split("/")[0], name.rsplit("/", 1)[-1]
+            source = video.rsplit("_", 1)[0] if video.startswith("v_") else name  # UCF names; else the video itself
+            records.append(
+                ClipRecord(name, source, class_name, classes.index(class_name), num_frames, num_flow, 0.0, 0, 0, "")
+            )
+    return records

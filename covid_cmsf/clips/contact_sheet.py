@@ -1,0 +1,54 @@
+"""A page to look at: frames of a clip in a row, the flow of the same frames below."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from covid_cmsf.atomic import atomic_path
+from covid_cmsf.clips.flow_colours import flow_to_rgb, wheel_picture
+from covid_cmsf.clips.interface import Clips
+from covid_cmsf.clips.manifest import ClipRecord
+
+
+def draw_contact_sheet(clips: Clips, records: Sequence[ClipRecord], out: Path, *, num_columns: int = 8) -> None:
+    """Writes a PNG: for each record a row of RGB frames above a row of flow, evenly spaced over the video."""
+    num_rows = sum(2 if record.num_flow else 1 for record in records)
+    aspect = records[0].height / records[0].width if records[0].width else 0.75
+    cell = 1.9  # inches
+    size = (cell * num_columns, num_rows * cell * aspect + 0.42 * len(records) + 0.1)
+    figure = Figure(figsize=size, dpi=100)
+    areas = figure.subfigures(len(records), 1, squeeze=False)[:, 0]
+    for area, record in zip(areas, records, strict=True):
+        _draw_clip(area, clips, record, num_columns)
+    with atomic_path(out) as temporary:
+        figure.savefig(temporary, format="png")
+
+
+def _draw_clip(area: "Figure", clips: Clips, record: ClipRecord, num_columns: int) -> None:  # type: ignore[valid-type]
+    count = record.num_flow or record.num_frames
+    numbers = np.linspace(0, count - 1, min(num_columns, count)).round().astype(int).tolist()
+    rows = [[picture.permute(1, 2, 0).numpy() for picture in clips.read(record, "rgb", numbers)]]
+    scale = 0.0
+    if record.num_flow:
+        flow = clips.read(record, "flow", numbers).numpy()
+        scale = max(1.0, float(np.percentile(np.hypot(flow[:, 0], flow[:, 1]), 99)))
+        rows.append([flow_to_rgb(one, scale) for one in flow])
+    axes = area.subplots(len(rows), num_columns, squeeze=False)
+    area.subplots_adjust(left=0.005, right=0.995, bottom=0.01, top=0.86, wspace=0.03, hspace=0.03)
+    for axis in axes.flat:
+        axis.axis("off")
+    for row, pictures in zip(axes, rows, strict=True):
+        for axis, picture in zip(row, pictures, strict=False):
+            axis.imshow(picture, interpolation="nearest")
+    for axis, number in zip(axes[0], numbers, strict=False):
+        axis.text(0.03, 0.95, str(number), color="white", fontsize=7, va="top", transform=axis.transAxes,
+                  bbox={"facecolor": "black", "alpha": 0.5, "pad": 1, "linewidth": 0})  # fmt: skip
+    title = f"{record.video_id!r}   {record.num_frames} frames of {record.width}x{record.height}, {record.fps:.5g} fps"
+    if record.num_flow:
+        title += f"   full colour: {scale:.1f} px a frame"
+        legend = axes[1][0].inset_axes([0.0, 0.0, 0.22, 0.22 * record.width / max(1, record.height)])
+        legend.imshow(wheel_picture(64))
+        legend.axis("off")
+    area.suptitle(title.replace("$", r"\$"), fontsize=9, y=0.985, x=0.008, ha="left")

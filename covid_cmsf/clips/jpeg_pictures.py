@@ -1,0 +1,22 @@
+"""JPEG frames of other people's stores, decoded with OpenCV."""
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+
+def decode_rgb(data: bytes, place: str) -> NDArray[np.uint8]:
+    """(H, W, 3) RGB."""
+    return np.ascontiguousarray(_decode(data, cv2.IMREAD_COLOR, place)[..., ::-1])
+
+
+def decode_grey(data: bytes, place: str) -> NDArray[np.uint8]:
+    """(H, W)."""
+    return _decode(data, cv2.IMREAD_GRAYSCALE, place)
+
+
+def _decode(data: bytes, flags: int, place: str) -> NDArray[np.uint8]:
+    picture = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
+    if picture is None:
+        raise ValueError(f"{place} is not a readable JPEG")
+    return picture

@@ -1,0 +1,51 @@
+"""The clip store, read."""
+
+# T frames, H W pixels
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from covid_cmsf.clips.decoders import choose_decoder, open_video
+from covid_cmsf.clips.flow_codes import unstack_components
+from covid_cmsf.clips.interface import Clips, check_request
+from covid_cmsf.clips.manifest import ClipRecord, Failure, read_failures, read_manifest, read_split
+from covid_cmsf.clips.store_info import StoreInfo, clip_path, read_info
+
+
+class ClipStore(Clips):
+    """Our own format. Holds no open files, so it can be sent to worker processes."""
+
+    def __init__(self, path: Path, info: StoreInfo, records: list[ClipRecord], *, decoder: str = "auto") -> None:
+        self.path, self.info, self.records = path, info, records
+        self.splits = {file.stem: read_split(file) for file in sorted((path / "splits").glob("*.csv"))}
+        self.flow_bound = info.flow.bound if info.flow is not None else 0.0
+        self._decoder = choose_decoder(decoder)
+
+    @classmethod
+    def open(cls, path: Path | str, *, decoder: str = "auto") -> "ClipStore":
+        """The store at `path`; errors say what is missing."""
+        path = Path(path)
+        info = read_info(path)
+        if not (path / "manifest.csv").is_file():
+            raise FileNotFoundError(f"{path} has no manifest.csv yet: run the same `covid-cmsf preprocess` again")
+        return cls(path, info, read_manifest(path / "manifest.csv"), decoder=decoder)
+
+    @property
+    def failures(self) -> list[Failure]:
+        """The videos that were set aside when the store was made."""
+        return read_failures(self.path / "failures.csv")
+
+    def read_codes(self, record: ClipRecord, modality: str, frame_numbers: Sequence[int]) -> Tensor:
+        """uint8: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
+        check_request(record, modality, frame_numbers, self.info.modalities)
+        path = clip_path(self.path, modality, record.video_id)
+        try:
+            with open_video(path, self._decoder) as video:
+                if modality == "flow":
+                    return torch.from_numpy(unstack_components(video.read_luma(frame_numbers)))
+                return torch.from_numpy(video.read_rgb(frame_numbers)).permute(0, 3, 1, 2)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}; `covid-cmsf clips check` finds all damaged files") from error
