@@ -10,9 +10,8 @@ import importlib
 import pkgutil
 from pathlib import Path
 
-import typer
-
 import benchmarks
+import typer
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
 

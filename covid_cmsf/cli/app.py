@@ -2,8 +2,10 @@
 
 import typer
 
-from covid_cmsf import __version__
-from covid_cmsf.cli import boundary, doctor
+from covid_cmsf import __version__, boundary
+from covid_cmsf.cli import clips, doctor
+from preprocess.command import preprocess
+from preprocess.demo_videos.command import demo_videos
 
 app = typer.Typer(
     name="covid-cmsf",
@@ -28,6 +30,9 @@ def options(
     """Options that every command understands (`--debug` is taken off the line in `boundary.run`)."""
 
 
+app.command("demo-videos")(demo_videos)
+app.command("preprocess")(preprocess)
+app.add_typer(clips.app, name="clips")
 app.command("doctor")(doctor.doctor)
 
 

@@ -4,29 +4,33 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from covid_cmsf.atomic import atomic_path
 from covid_cmsf.clips.flow_colours import flow_to_rgb, wheel_picture
 from covid_cmsf.clips.interface import Clips
 from covid_cmsf.clips.manifest import ClipRecord
 
+CELL, TITLE = 1.9, 0.3  # inches: width of a picture, height of a title
+
 
 def draw_contact_sheet(clips: Clips, records: Sequence[ClipRecord], out: Path, *, num_columns: int = 8) -> None:
     """Writes a PNG: for each record a row of RGB frames above a row of flow, evenly spaced over the video."""
-    num_rows = sum(2 if record.num_flow else 1 for record in records)
-    aspect = records[0].height / records[0].width if records[0].width else 0.75
-    cell = 1.9  # inches
-    size = (cell * num_columns, num_rows * cell * aspect + 0.42 * len(records) + 0.1)
-    figure = Figure(figsize=size, dpi=100)
-    areas = figure.subfigures(len(records), 1, squeeze=False)[:, 0]
-    for area, record in zip(areas, records, strict=True):
-        _draw_clip(area, clips, record, num_columns)
+    heights = [_height(record) for record in records]
+    figure = Figure(figsize=(CELL * num_columns, sum(heights)), dpi=100)
+    areas = figure.subfigures(len(records), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for area, record, height in zip(areas, records, heights, strict=True):
+        _draw_clip(area, clips, record, num_columns, top=1 - TITLE / height)
     with atomic_path(out) as temporary:
         figure.savefig(temporary, format="png")
 
 
-def _draw_clip(area: "Figure", clips: Clips, record: ClipRecord, num_columns: int) -> None:  # type: ignore[valid-type]
+def _height(record: ClipRecord) -> float:
+    aspect = record.height / record.width if record.width else 0.75
+    return TITLE + CELL * aspect * (2 if record.num_flow else 1)
+
+
+def _draw_clip(area: SubFigure, clips: Clips, record: ClipRecord, num_columns: int, *, top: float) -> None:
     count = record.num_flow or record.num_frames
     numbers = np.linspace(0, count - 1, min(num_columns, count)).round().astype(int).tolist()
     rows = [[picture.permute(1, 2, 0).numpy() for picture in clips.read(record, "rgb", numbers)]]
@@ -36,7 +40,7 @@ def _draw_clip(area: "Figure", clips: Clips, record: ClipRecord, num_columns: in
         scale = max(1.0, float(np.percentile(np.hypot(flow[:, 0], flow[:, 1]), 99)))
         rows.append([flow_to_rgb(one, scale) for one in flow])
     axes = area.subplots(len(rows), num_columns, squeeze=False)
-    area.subplots_adjust(left=0.005, right=0.995, bottom=0.01, top=0.86, wspace=0.03, hspace=0.03)
+    area.subplots_adjust(left=0.005, right=0.995, bottom=0.01, top=top, wspace=0.03, hspace=0.03)
     for axis in axes.flat:
         axis.axis("off")
     for row, pictures in zip(axes, rows, strict=True):

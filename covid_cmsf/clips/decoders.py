@@ -109,7 +109,7 @@ class AvReader:
         return first.rotation
 
     def _rgb(self, frame: av.VideoFrame) -> Frames:
-        return self._reformatter.reformat(frame, format="rgb24").to_ndarray()
+        return np.asarray(self._reformatter.reformat(frame, format="rgb24").to_ndarray(), np.uint8)
 
     def _decode(self) -> Iterator[av.VideoFrame]:
         try:
@@ -121,6 +121,7 @@ class AvReader:
         """Decodes forward through the wanted frames; jumps over gaps that hold a keyframe."""
         wanted = sorted(set(frame_numbers))
         found: dict[int, Frames] = {}
+        assert self._stream.time_base is not None
         ticks = 1 / (self.fps * self._stream.time_base)  # stream ticks a frame
         decoding: Iterator[av.VideoFrame] = iter(())
         here = None
@@ -129,6 +130,7 @@ class AvReader:
                 self._container.seek(int(number * ticks), stream=self._stream)
                 decoding = self._decode()
             for frame in decoding:
+                assert frame.pts is not None
                 here = round(frame.pts / ticks)
                 if here >= number:
                     break
@@ -197,7 +199,7 @@ def sane_fps(rate: Fraction | None) -> Fraction:
 
 def _luma(frame: av.VideoFrame) -> Frames:
     plane = frame.planes[0]
-    rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
+    rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
     return rows[: frame.height, : frame.width].copy()
 
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from covid_cmsf.config import Settings, validate
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 KEYFRAME_DISTANCE = 8
 Modality = Literal["rgb", "flow"]
 

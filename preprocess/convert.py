@@ -1,0 +1,168 @@
+"""One video file -> the files of its clip, streamed: memory does not grow with the video's length."""
+
+# H W pixels
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from covid_cmsf.clips.decoders import VideoReader, open_video
+from covid_cmsf.clips.flow_codes import encode_flow, stack_components
+from covid_cmsf.clips.store_info import StoreInfo
+from preprocess.encoding import FLOW_FINER, ClipWriter
+from preprocess.flow import FlowBackend, to_grey
+
+CHUNK = 16  # frames handled together: one batch for a GPU, one progress message for the screen
+Frame = NDArray[np.uint8]
+
+
+class StageError(Exception):
+    """A video can't be converted: in which stage, and why."""
+
+    def __init__(self, stage: str, reason: str) -> None:
+        super().__init__(stage, reason)
+        self.stage, self.reason = stage, reason
+
+
+@dataclass(frozen=True)
+class ClipFacts:
+    """What the manifest wants to know about a converted video."""
+
+    num_frames: int
+    num_flow: int
+    fps: float
+    width: int
+    height: int
+    source_sha256: str
+    stated_frames: int  # the header's claim, for a remark when it is far off
+
+
+def convert(
+    source: Path,
+    targets: Mapping[str, Path],
+    info: StoreInfo,
+    *,
+    decoder: str,
+    flow: FlowBackend | None,
+    on_frames: Callable[[int], None] = lambda count: None,
+) -> ClipFacts:
+    """Writes `targets[modality]` for every modality of the store; StageError if the video does not allow it.
+
+    Errors of the disk (OSError) pass through: they are not the video's fault.
+    """
+    with _open(source, decoder) as reader, ExitStack() as files:
+        frames = stored_frames(reader, short_edge=info.short_edge, max_frames=info.max_frames)
+        first = next(frames, None)
+        if first is None:
+            raise StageError("decode", "the file has no frames")
+        height, width = first.shape[:2]
+        num_frames = 0
+        sinks: list[RgbSink | FlowSink] = []
+        if "rgb" in info.modalities:
+            rgb = ClipWriter(targets["rgb"], fps=reader.fps, width=width, height=height, crf=info.quality)
+            sinks.append(RgbSink(files.enter_context(rgb)))
+        if "flow" in info.modalities:
+            assert info.flow is not None and flow is not None
+            finer = max(0, info.quality - FLOW_FINER)
+            pictures = ClipWriter(
+                targets["flow"], fps=reader.fps, width=width, height=2 * height, crf=finer, tune="psnr"
+            )
+            sinks.append(FlowSink(files.enter_context(pictures), flow, info.flow.bound))
+        for chunk in _chunks(chain([first], frames)):
+            num_frames += len(chunk)
+            if num_frames == 1 and "flow" in info.modalities:
+                raise StageError("flow", "the video has one frame only: there is no motion to read")
+            for sink in sinks:
+                sink.add(chunk)
+            on_frames(len(chunk))
+    num_flow = num_frames - 1 if "flow" in info.modalities else 0
+    for sink in sinks:
+        assert sink.writer.num_frames == (num_frames if isinstance(sink, RgbSink) else num_flow)
+    fps = float(reader.fps)
+    return ClipFacts(num_frames, num_flow, fps, width, height, sha256_of(source), reader.stated_frames)
+
+
+class RgbSink:
+    """Frames -> the RGB file."""
+
+    def __init__(self, writer: ClipWriter) -> None:
+        self.writer = writer
+
+    def add(self, frames: list[Frame]) -> None:
+        for frame in frames:
+            self.writer.write_rgb(frame)
+
+
+class FlowSink:
+    """Frames -> the flow file: one picture a pair of neighbouring frames, also across chunks."""
+
+    def __init__(self, writer: ClipWriter, flow: FlowBackend, bound: float) -> None:
+        self.writer = writer
+        self._flow, self._bound = flow, bound
+        self._previous: list[Frame] = []
+
+    def add(self, frames: list[Frame]) -> None:
+        grey = self._previous + [to_grey(frame) for frame in frames]
+        self._previous = grey[-1:]
+        codes = encode_flow(self._flow(np.stack(grey)), self._bound)  # (N, 2, H, W)
+        for picture in stack_components(codes):
+            self.writer.write_luma(picture)
+
+
+def stored_frames(reader: VideoReader, *, short_edge: int, max_frames: int) -> Iterator[Frame]:
+    """The frames as the store keeps them: resized, even sizes, all of the first one's size; at most `max_frames`."""
+    size: tuple[int, int] | None = None
+    try:
+        for frame in islice(reader.frames(), max_frames or None):
+            if size is None:
+                size = stored_size(frame.shape[1], frame.shape[0], short_edge)
+            yield _fit(frame, size, native=short_edge == 0)
+    except ValueError as error:
+        raise StageError("decode", str(error)) from error
+
+
+def stored_size(width: int, height: int, short_edge: int) -> tuple[int, int]:
+    """(width, height) in the store: the short edge as asked for (0: as it is), aspect kept, both even."""
+    if min(width, height) < 2:
+        raise ValueError(f"frames of {width}x{height} are too small")
+    scale = short_edge / min(width, height) if short_edge else 1
+    even = (lambda x: max(2, 2 * round(x * scale / 2))) if short_edge else (lambda x: x - x % 2)
+    return even(width), even(height)
+
+
+def _fit(frame: Frame, size: tuple[int, int], *, native: bool) -> Frame:
+    height, width = frame.shape[:2]
+    if (width, height) == size:
+        return frame
+    if native and (width - width % 2, height - height % 2) == size:
+        return np.ascontiguousarray(frame[: size[1], : size[0]])  # odd sizes lose their last row or column
+    shrinking = size[0] < width
+    return cv2.resize(frame, size, interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_LINEAR)
+
+
+def _open(source: Path, decoder: str) -> VideoReader:
+    try:
+        return open_video(source, decoder)
+    except (ValueError, FileNotFoundError, PermissionError) as error:
+        raise StageError("open", str(error)) from error
+
+
+def _chunks(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
+    while chunk := list(islice(frames, CHUNK)):
+        yield chunk
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file's bytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

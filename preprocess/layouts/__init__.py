@@ -1,0 +1,41 @@
+"""How collections are laid out on disk: each layout turns a folder into videos with labels, sources and splits."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from preprocess.layouts.collection import Collection, Video
+from preprocess.layouts.folders import scan_flat, scan_folder
+from preprocess.layouts.hmdb51 import scan_hmdb51
+from preprocess.layouts.kinetics import scan_kinetics
+from preprocess.layouts.ucf101 import scan_ucf101
+
+__all__ = ["LAYOUTS", "Collection", "Video", "scan_collection"]
+
+LAYOUTS = ("ucf101", "hmdb51", "kinetics", "folder", "flat")
+
+
+def scan_collection(
+    layout: str,
+    root: Path,
+    *,
+    splits: Path | None = None,
+    test_fraction: float = 0.25,
+    seed: int = 0,
+    source_pattern: str | None = None,
+) -> Collection:
+    """The videos of the collection at `root`. The last three options are for the layouts `folder` and `flat`."""
+    scanners: dict[str, Callable[[], Collection]] = {
+        "ucf101": lambda: scan_ucf101(root, splits),
+        "hmdb51": lambda: scan_hmdb51(root, splits),
+        "kinetics": lambda: scan_kinetics(root, splits),
+        "folder": lambda: scan_folder(root, test_fraction=test_fraction, seed=seed, source_pattern=source_pattern),
+        "flat": lambda: scan_flat(root, source_pattern=source_pattern),
+    }
+    assert tuple(scanners) == LAYOUTS
+    if layout not in scanners:
+        raise ValueError(f"unknown layout {layout!r}; choose from {', '.join(LAYOUTS)}")
+    if splits is not None and layout in ("folder", "flat"):
+        raise ValueError(f"layout {layout!r} has no split lists: it makes its own split; leave --splits out")
+    if splits is not None and not splits.exists():
+        raise FileNotFoundError(f"no split lists at {splits}")
+    return scanners[layout]()

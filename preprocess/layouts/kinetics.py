@@ -1,0 +1,72 @@
+"""Kinetics: CSV lists with `label,youtube_id,time_start,time_end[,split]`; files named by YouTube id.
+
+Files are found by name anywhere below the folder: `<id>_<start>_<end>.mp4` (six digits each) or `<id>.mp4`. Many
+published videos no longer exist, so rows without a file are counted, not an error.
+"""
+
+import csv
+from pathlib import Path
+
+from preprocess.layouts.collection import Collection, Video, labels_of, missing_remark
+from preprocess.scan import find_videos, video_ids
+
+PARTS = {"train": "train", "training": "train", "val": "val", "validate": "val", "validation": "val", "test": "test"}
+
+
+def scan_kinetics(root: Path, splits: Path | None) -> Collection:
+    """The collection of all rows that have a file; the source is the YouTube id."""
+    if splits is None:
+        raise ValueError("layout 'kinetics' needs --splits FILE.csv or a folder with train.csv, val.csv ...")
+    lists = sorted(splits.glob("*.csv")) if splits.is_dir() else [splits]
+    if not lists:
+        raise ValueError(f"{splits} has no .csv list")
+    rows = [row for path in lists for row in _rows(path)]
+    labels = labels_of(sorted({row["label"] for row in rows if row["label"]}))
+    ids = video_ids(find_videos(root))
+    by_stem: dict[str, list[Path]] = {}
+    for path in ids:
+        by_stem.setdefault(path.stem, []).append(path)
+    videos: dict[str, Video] = {}
+    split: dict[str, str] = {}
+    missing = 0
+    for row in rows:
+        file = _file_of(row, by_stem)
+        if file is None:
+            missing += 1
+            continue
+        video_id, class_name = ids[file], row["label"]
+        if video_id in split:
+            raise ValueError(f"two rows of {splits} mean the same file {file}")
+        label = labels.get(class_name, -1)
+        videos[video_id] = Video(root / file, video_id, row["youtube_id"], class_name, label)
+        split[video_id] = row["split"]
+    if not videos:
+        raise ValueError(f"no row of {splits} has a file below {root} (looked for <youtube_id>_<start>_<end>.*)")
+    ordered = [videos[video_id] for video_id in sorted(videos)]
+    return Collection(ordered, {"1": split}, missing_remark(len(rows), missing, str(splits)))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = [dict(row) for row in csv.DictReader(file)]
+    for number, row in enumerate(rows, start=2):
+        if not row.get("youtube_id"):
+            raise ValueError(f"{path}, row {number}: no youtube_id; columns are {', '.join(map(str, row))}")
+        part = row.get("split") or path.stem.rsplit("_", 1)[-1]
+        if part not in PARTS:
+            raise ValueError(f"{path}, row {number}: split {part!r}; expected one of {', '.join(PARTS)}")
+        row["split"], row["label"] = PARTS[part], row.get("label") or ""
+    return rows
+
+
+def _file_of(row: dict[str, str], by_stem: dict[str, list[Path]]) -> Path | None:
+    """The row's file; where one clip lies in several folders, the one in a folder named after its class."""
+    names = [row["youtube_id"]]
+    if row.get("time_start") and row.get("time_end"):
+        names.insert(0, f"{row['youtube_id']}_{float(row['time_start']):06.0f}_{float(row['time_end']):06.0f}")
+    for name in names:
+        paths = by_stem.get(name, [])
+        in_class = [path for path in paths if path.parent.name == row["label"]]
+        if in_class or paths:
+            return (in_class or paths)[0]
+    return None

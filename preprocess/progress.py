@@ -1,0 +1,59 @@
+"""How far a long run is: a bar on a terminal, a line now and then elsewhere."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from covid_cmsf.logs import console
+
+logger = logging.getLogger(__name__)
+
+
+class RunProgress:
+    """Counts videos and frames. On a terminal it is a bar; elsewhere (a job's log file) a line every `every` s."""
+
+    def __init__(self, total: int, done: int, *, every: float = 30.0) -> None:
+        self.videos, self.frames = 0, 0
+        self._left = total - done
+        self._every = every
+        self._start = self._spoke = time.monotonic()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[speed]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._bar.add_task("videos", total=total, completed=done, speed="")
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._start
+
+    def add(self, *, videos: int = 0, frames: int = 0) -> None:
+        """More was done."""
+        self.videos += videos
+        self.frames += frames
+        speed = f"{self.videos / self.seconds:.2f} videos/s, {self.frames / self.seconds:.0f} frames/s"
+        self._bar.update(self._task, advance=videos, speed=speed)
+        if not console.is_terminal and time.monotonic() - self._spoke > self._every:
+            self._spoke = time.monotonic()
+            left = self._left - self.videos
+            eta = f"{left * self.seconds / self.videos / 60:.0f} min" if self.videos else "unknown"
+            logger.info("%d videos done, %d left, %s, time left %s", self.videos, left, speed, eta)
+
+    @contextmanager
+    def shown(self) -> Iterator["RunProgress"]:
+        """Shows the bar while the block runs (nothing but the lines where there is no terminal)."""
+        if console.is_terminal:
+            with self._bar:
+                yield self
+        else:
+            yield self

@@ -1,0 +1,257 @@
+"""The whole run: videos of a collection -> clip store, with any number of workers, processes and machines.
+
+Order of events for a video: lease, convert to temporary files, still mine?, rename to the final names, record in the
+ledger, release. A kill between any two of these loses nothing but the open video.
+"""
+
+import logging
+import os
+import shutil
+import time
+from collections import deque
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from covid_cmsf import atomic
+from covid_cmsf.clips.manifest import (
+    ClipRecord,
+    Failure,
+    read_failures,
+    read_manifest,
+    read_split,
+    write_failures,
+    write_manifest,
+    write_split,
+)
+from covid_cmsf.clips.store_info import StoreInfo, clip_path
+from preprocess.layouts import Collection, Video
+from preprocess.leases import Heart, Lease, Leases
+from preprocess.ledger import Ledger, key_of
+from preprocess.progress import RunProgress
+from preprocess.settings import Setup
+from preprocess.workers import DISK_FULL, Job, Report, WorkerPool
+
+logger = logging.getLogger(__name__)
+WORK = ".work"
+POLL_SECONDS = 0.2
+
+
+@dataclass
+class Summary:
+    """How a run ended. `failures` are those of the whole store."""
+
+    num_videos: int = 0  # that this run was responsible for
+    num_done: int = 0  # by this run
+    num_before: int = 0  # done or set aside before it began
+    num_elsewhere: int = 0  # by other processes meanwhile
+    num_frames: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+    failures: list[Failure] = field(default_factory=list)
+
+
+class Run:
+    """One process's share of the work on a store."""
+
+    def __init__(self, store: Path, collection: Collection, info: StoreInfo, *, lease_seconds: float = 60.0) -> None:
+        self._store, self._collection, self._info = store, collection, info
+        self._tmp = store / WORK / "tmp"
+        self._ledger = Ledger(store / WORK / "ledger")
+        self._leases = Leases(store / WORK / "leases", seconds=lease_seconds)
+        self._lease_seconds = lease_seconds
+        self._open: dict[str, tuple[Video, Lease]] = {}
+        self._summary = Summary()
+
+    def run(self, videos: list[Video], setups: list[Setup], *, time_limit: float, retry_failed: bool) -> Summary:
+        """Converts `videos` (all of the collection, or a shard) and brings the store's tables up to date."""
+        pending = self._pending(videos, retry_failed=retry_failed)
+        summary = self._summary
+        summary.num_videos, summary.num_before = len(videos), len(videos) - len(pending)
+        progress = RunProgress(total=len(videos), done=summary.num_before)
+        failed: OSError | None = None
+        with Heart(self._leases, every=self._lease_seconds / 6):
+            pool = WorkerPool(setups[: max(1, len(pending))], time_limit=time_limit) if pending else None
+            try:
+                with progress.shown():
+                    if pool is not None:
+                        self._work(pending, pool, progress)
+            except KeyboardInterrupt:
+                summary.interrupted = True
+            except OSError as error:
+                failed = error
+            finally:
+                if pool is not None:
+                    pool.close()
+                for video, lease in list(self._open.values()):
+                    self._drop(video, lease)
+            summary.num_frames, summary.seconds = progress.frames, progress.seconds
+            self._end(failed)
+        return summary
+
+    def _end(self, failed: OSError | None) -> None:
+        """Brings the tables up to date, then raises what stopped the run, if anything did."""
+        try:
+            self._write_tables()
+        except OSError as error:
+            failed = failed or error
+            logger.warning("the tables could not be brought up to date (%s); the next run does it", error)
+        if failed is not None and failed.errno in DISK_FULL:
+            raise OSError(
+                failed.errno,
+                f"the disk is full. {self._store} is valid as it is; free some space and run the same command: "
+                "it continues where it stopped",
+            ) from failed
+        if failed is not None:
+            raise failed
+
+    def _pending(self, videos: list[Video], *, retry_failed: bool) -> deque[Video]:
+        self._adopt_tables()
+        outcomes = {outcome.video_id: outcome for outcome in self._ledger.outcomes()}
+        if retry_failed:
+            for video_id in {v.video_id for v in videos} & outcomes.keys():
+                if isinstance(outcomes[video_id], Failure):
+                    self._ledger.forget(video_id)
+                    del outcomes[video_id]
+        pending = deque(video for video in videos if video.video_id not in outcomes)
+        # Processes that start together begin at different places, so they rarely want the same video.
+        pending.rotate(os.getpid() * 2654435761 % max(1, len(pending)))
+        return pending
+
+    def _adopt_tables(self) -> None:
+        """A merged store, or one whose .work was removed, has tables but no ledger: what they list stays done."""
+        manifest, failures = self._store / "manifest.csv", self._store / "failures.csv"
+        if manifest.is_file() and next(iter(self._ledger.outcomes()), None) is None:
+            for record in read_manifest(manifest):
+                self._ledger.write(record)
+            for failure in read_failures(failures):
+                self._ledger.write(failure)
+
+    def _work(self, pending: deque[Video], pool: WorkerPool, progress: RunProgress) -> None:
+        """Until every video has an outcome: keep the workers busy, and watch the videos that others hold."""
+        while pending or pool.busy:
+            for _ in range(len(pending)):
+                if not pool.idle:
+                    break
+                video = pending.popleft()
+                if self._ledger.outcome(video.video_id) is not None:
+                    self._summary.num_elsewhere += 1
+                    progress.add(videos=1)
+                elif not self._try_start(video, pool):
+                    pending.append(video)
+            for report in pool.reports(timeout=POLL_SECONDS):
+                if report.frames:
+                    progress.add(frames=report.frames)
+                else:
+                    self._finish(report)
+                    progress.add(videos=1)
+
+    def _try_start(self, video: Video, pool: WorkerPool) -> bool:
+        lease = self._leases.claim(key_of(video.video_id))
+        if lease is None:
+            return False
+        if lease.superseded:
+            logger.info("taking over %s from a process that died", video.video_id)
+            shutil.rmtree(self._tmp / lease.superseded, ignore_errors=True)
+        if self._ledger.outcome(video.video_id) is not None:  # finished between the look and the claim
+            self._leases.release(lease)
+            return False
+        folder = self._tmp / lease.token
+        folder.mkdir(parents=True)
+        targets: dict[str, Path] = {modality: folder / f"{modality}.mp4" for modality in self._info.modalities}
+        self._open[video.video_id] = video, lease
+        pool.give(Job(video.video_id, video.path, targets))
+        return True
+
+    def _finish(self, report: Report) -> None:
+        video, lease = self._open[report.job.video_id]
+        if report.fatal is not None:
+            raise OSError(DISK_FULL[0], report.fatal)
+        if not self._leases.still_mine(lease):
+            logger.warning("%s was taken over by another process; its result stands", video.video_id)
+        elif report.failure is not None:
+            self._set_aside(video, *report.failure)
+        else:
+            self._publish(video, report)
+        self._drop(video, lease)
+
+    def _publish(self, video: Video, report: Report) -> None:
+        facts = report.facts
+        if facts.num_frames < 0.9 * facts.stated_frames and not self._info.max_frames:
+            logger.warning(
+                "%s: the header says %d frames, %d could be read",
+                video.video_id, facts.stated_frames, facts.num_frames,
+            )  # fmt: skip
+        for modality, temporary in report.job.targets.items():
+            final = clip_path(self._store, modality, video.video_id)
+            final.parent.mkdir(parents=True, exist_ok=True)
+            atomic.publish(temporary, final)
+        known = {key: value for key, value in asdict(facts).items() if key != "stated_frames"}
+        record = ClipRecord(video.video_id, video.source, video.class_name, video.label, **known)
+        if self._ledger.write(record):
+            self._summary.num_done += 1
+        logger.debug("done: %s", video.video_id, extra={"fields": asdict(record)})
+
+    def _set_aside(self, video: Video, stage: str, reason: str) -> None:
+        self._ledger.write(Failure(video.video_id, stage, reason))
+        fields = {"video_id": video.video_id, "stage": stage, "reason": reason}
+        logger.warning("set aside %s: %s: %s", video.video_id, stage, reason, extra={"fields": fields})
+
+    def _drop(self, video: Video, lease: Lease) -> None:
+        """Removes the temporary files and gives the lease back."""
+        shutil.rmtree(self._tmp / lease.token, ignore_errors=True)
+        self._leases.release(lease)
+        self._open.pop(video.video_id, None)
+
+    def _write_tables(self) -> None:
+        """manifest.csv, failures.csv and splits/ from the ledger, by one process at a time."""
+        while (lease := self._leases.claim("tables")) is None:
+            time.sleep(POLL_SECONDS)
+        try:
+            records, failures = merge_outcomes(self._ledger, self._collection)
+            write_splits(self._store, self._collection)
+            write_failures(self._store / "failures.csv", failures)
+            write_manifest(self._store / "manifest.csv", records)
+            self._summary.failures = failures
+        finally:
+            self._leases.release(lease)
+
+
+def merge_outcomes(ledger: Ledger, collection: Collection) -> tuple[list[ClipRecord], list[Failure]]:
+    """Records and failures; labels and sources as the collection has them now."""
+    videos = {video.video_id: video for video in collection.videos}
+    labels = {video.class_name: video.label for video in collection.videos}
+    records, failures = [], []
+    for outcome in ledger.outcomes():
+        video = videos.get(outcome.video_id)
+        if isinstance(outcome, Failure):
+            failures.append(outcome)
+        elif video is not None:
+            records.append(replace(outcome, source=video.source, class_name=video.class_name, label=video.label))
+        elif labels.get(outcome.class_name, outcome.label) != outcome.label:
+            raise ValueError(
+                f"the store already has {outcome.video_id!r} with label {outcome.label}, which means another class in "
+                "this collection; use another --out"
+            )
+        else:
+            records.append(outcome)
+    return records, failures
+
+
+def write_splits(store: Path, collection: Collection) -> None:
+    """splits/<name>.csv; rows of videos that the collection does not have (any more) are kept."""
+    folder = store / "splits"
+    folder.mkdir(exist_ok=True)
+    for name, split in collection.splits.items():
+        path = folder / f"{name}.csv"
+        old = read_split(path) if path.exists() else {}
+        write_split(path, {**old, **split})
+
+
+def shard_of(videos: list[Video], shard: str | None) -> list[Video]:
+    """Every n-th video from the i-th on, for `i/n` with i from 1 to n; all of them for None."""
+    if shard is None:
+        return videos
+    left, slash, right = shard.partition("/")
+    if not slash or not left.isdigit() or not right.isdigit() or not 1 <= int(left) <= int(right):
+        raise ValueError(f"--shard {shard!r} is not of the form i/n with 1 <= i <= n, for example 2/8")
+    return videos[int(left) - 1 :: int(right)]

@@ -1,0 +1,182 @@
+"""One video -> the files of its clip."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covid_cmsf.clips.decoders import open_video
+from covid_cmsf.clips.flow_codes import decode_flow, unstack_components
+from covid_cmsf.clips.store_info import FlowInfo, StoreInfo
+from preprocess.convert import CHUNK, ClipFacts, StageError, convert, sha256_of, stored_size
+from preprocess.encoding import ClipWriter
+from preprocess.flow import FlowBackend, FlowParameters, make_flow, to_grey
+from tests.videos import moving_square, write_video
+
+BOUND = 20.0
+
+
+def store_info(**changes: object) -> StoreInfo:
+    flow = FlowInfo(backend="opencv", version="", parameters={}, bound=BOUND)
+    values = {"modalities": ("rgb", "flow"), "short_edge": 0, "max_frames": 0, "quality": 18, "flow": flow, **changes}
+    return StoreInfo.model_validate(values)
+
+
+@pytest.fixture(scope="module")
+def flow() -> FlowBackend:
+    return make_flow("opencv", FlowParameters(warps=1, nscales=2, outer_iterations=1))
+
+
+def run(path: Path, backend: FlowBackend, **changes: object) -> tuple[ClipFacts, dict[str, Path]]:
+    targets = {name: path.with_name(f"{name}.mp4") for name in ("rgb", "flow")}
+    info = store_info(**changes)
+    return convert(path, targets, info, decoder="av", flow=backend if "flow" in info.modalities else None), targets
+
+
+def test_n_frames_give_n_minus_1_flows_also_across_chunks(tmp_path: Path, flow: FlowBackend) -> None:
+    frames = moving_square(CHUNK + 3)
+    facts, targets = run(write_video(tmp_path / "a.avi", frames), flow)
+    assert (facts.num_frames, facts.num_flow, facts.width, facts.height) == (CHUNK + 3, CHUNK + 2, 64, 48)
+    with open_video(tmp_path / "a.avi") as video:
+        source = np.stack(list(video.frames()))
+    with open_video(targets["rgb"]) as video:
+        assert np.abs(np.stack(list(video.frames())).astype(float) - source).mean() < 4
+    expected = np.clip(flow(np.stack([to_grey(frame) for frame in source])), -BOUND, BOUND)
+    with open_video(targets["flow"]) as video:
+        stored = decode_flow(unstack_components(video.read_luma(range(facts.num_flow))), BOUND)
+    assert stored.shape == expected.shape
+    assert np.hypot(*(stored - expected).transpose(1, 0, 2, 3)).mean() < 0.25
+    assert facts.source_sha256 == sha256_of(tmp_path / "a.avi")
+
+
+def test_the_same_video_gives_the_same_bytes(tmp_path: Path, flow: FlowBackend) -> None:
+    path = write_video(tmp_path / "a.avi", moving_square(8))
+    _, targets = run(path, flow)
+    first = [targets[name].read_bytes() for name in targets]
+    run(path, flow)
+    assert [targets[name].read_bytes() for name in targets] == first
+
+
+@pytest.mark.parametrize(
+    ("size", "short_edge", "expected"),
+    [
+        ((320, 240), 0, (320, 240)),
+        ((321, 241), 0, (320, 240)),
+        ((320, 240), 160, (214, 160)),
+        ((240, 320), 160, (160, 214)),
+        ((64, 48), 96, (128, 96)),
+        ((2, 1000), 16, (16, 8000)),
+    ],
+)
+def test_stored_sizes_are_even_and_keep_the_aspect(
+    size: tuple[int, int], short_edge: int, expected: tuple[int, int]
+) -> None:
+    assert stored_size(*size, short_edge) == expected
+
+
+@pytest.mark.parametrize(("changes", "size"), [({}, (46, 62)), ({"short_edge": 24}, (24, 32))])
+def test_odd_sizes_and_resizing(
+    tmp_path: Path, flow: FlowBackend, changes: dict[str, int], size: tuple[int, int]
+) -> None:
+    path = write_video(tmp_path / "a.mkv", moving_square(4, width=63, height=47), codec="ffv1", pixel_format="yuv444p")
+    facts, targets = run(path, flow, **changes)
+    assert (facts.height, facts.width) == size
+    with open_video(targets["rgb"]) as video:
+        assert next(iter(video.frames())).shape == (*size, 3)
+
+
+def test_max_frames_and_single_modalities(tmp_path: Path, flow: FlowBackend) -> None:
+    path = write_video(tmp_path / "a.avi", moving_square(10))
+    facts, _ = run(path, flow, max_frames=4)
+    assert (facts.num_frames, facts.num_flow) == (4, 3)
+    facts, targets = run(path, flow, modalities=("rgb",), flow=None)
+    assert facts.num_flow == 0
+    targets["rgb"].unlink()
+    facts, targets = run(path, flow, modalities=("flow",))
+    assert facts.num_flow == 9 and not targets["rgb"].exists()
+
+
+def test_a_video_of_one_frame_has_no_motion(tmp_path: Path, flow: FlowBackend) -> None:
+    path = write_video(tmp_path / "a.avi", moving_square(1))
+    with pytest.raises(StageError, match="one frame only"):
+        run(path, flow)
+    facts, _ = run(path, flow, modalities=("rgb",), flow=None)
+    assert facts.num_frames == 1
+
+
+def test_a_truncated_video_keeps_what_can_be_read(tmp_path: Path, flow: FlowBackend) -> None:
+    path = write_video(tmp_path / "a.avi", moving_square(40))
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    facts, _ = run(path, flow, modalities=("rgb",), flow=None)
+    assert 5 < facts.num_frames < 40 and facts.stated_frames == 40
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_bit_flipped_video_ends_as_done_or_set_aside(tmp_path: Path, flow: FlowBackend, seed: int) -> None:
+    path = write_video(tmp_path / "a.mp4", moving_square(40), codec="libx264")
+    data = bytearray(path.read_bytes())
+    for place in np.random.default_rng(seed).integers(48, len(data), 60):
+        data[place] ^= 0xFF
+    path.write_bytes(bytes(data))
+    try:
+        facts, targets = run(path, flow, modalities=("rgb",), flow=None)
+    except StageError as error:
+        assert error.stage in ("open", "decode") and error.reason
+    else:
+        with open_video(targets["rgb"]) as video:
+            assert len(list(video.frames())) == facts.num_frames
+
+
+@pytest.mark.parametrize("name", ["empty.avi", "text.avi", "gone.avi", "folder.avi", "forbidden.avi"])
+def test_unreadable_files_fail_in_the_stage_open(tmp_path: Path, flow: FlowBackend, name: str) -> None:
+    path = tmp_path / name
+    if name == "folder.avi":
+        path.mkdir()
+    elif name != "gone.avi":
+        path.write_bytes(b"no video at all" if name == "text.avi" else b"")
+    if name == "forbidden.avi":
+        path.chmod(0)
+    with pytest.raises(StageError) as error:
+        run(path, flow)
+    assert error.value.stage == "open"
+
+
+def test_a_wrong_ending_does_not_matter(tmp_path: Path, flow: FlowBackend) -> None:
+    path = write_video(tmp_path / "a.mp4", moving_square(4), codec="libx264")
+    facts, _ = run(path.rename(tmp_path / "b.avi"), flow)
+    assert facts.num_frames == 4
+
+
+def test_the_writer_keeps_every_grey_level(tmp_path: Path) -> None:
+    ramp = np.tile(np.arange(256, dtype=np.uint8), (64, 1))
+    with ClipWriter(tmp_path / "a.mp4", fps=Fraction(25), width=256, height=64, crf=1, tune="psnr") as writer:
+        writer.write_luma(ramp)
+        writer.write_luma(ramp[:, ::-1].copy())
+    for decoder in ("av", "decord"):
+        with open_video(tmp_path / "a.mp4", decoder) as video:
+            stored = video.read_luma([0, 1])
+        assert (
+            np.abs(stored[0].astype(int) - ramp).max() <= 1 and np.abs(stored[1, :, ::-1].astype(int) - ramp).max() <= 1
+        )
+
+
+@pytest.mark.real
+def test_real_flow_comes_back_within_the_stated_error_and_size(tmp_path: Path, real_videos: Path) -> None:
+    flow = make_flow("numba")
+    errors, num_bytes, num_frames = [], 0, 0
+    for folder in sorted(real_videos.iterdir()):
+        path = sorted(folder.glob("*.avi"))[7]
+        targets = {name: tmp_path / f"{name}.mp4" for name in ("rgb", "flow")}
+        facts = convert(path, targets, store_info(max_frames=12), decoder="av", flow=flow)
+        with open_video(path) as video:
+            grey = np.stack([to_grey(frame) for frame, _ in zip(video.frames(), range(12), strict=False)])
+        expected = np.clip(flow(grey), -BOUND, BOUND)
+        with open_video(targets["flow"]) as video:
+            stored = decode_flow(unstack_components(video.read_luma(range(facts.num_flow))), BOUND)
+        errors.append(float(np.hypot(*(stored - expected).transpose(1, 0, 2, 3)).mean()))
+        num_bytes += sum(target.stat().st_size for target in targets.values())
+        num_frames += facts.num_frames + facts.num_flow
+    assert len(errors) == 6 and max(errors) < 0.15, errors
+    assert num_bytes / num_frames < 17_000 / 5
