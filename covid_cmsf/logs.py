@@ -39,12 +39,13 @@ class JsonLines(logging.Formatter):
 
 
 def setup_logging(*, debug: bool = False) -> None:
-    """Sends our loggers to the screen; call once, at the start of a command."""
+    """Sends our loggers to the screen; call once, at the start of a command. JSONL files get debug lines always."""
     handler = RichHandler(console=console, show_path=False, show_level=True, markup=False, log_time_format="[%X]")
+    handler.setLevel(logging.DEBUG if debug else logging.INFO)
     for root in ROOTS:
         logger = logging.getLogger(root)
         logger.handlers = [handler]
-        logger.setLevel(logging.DEBUG if debug else logging.INFO)
+        logger.setLevel(logging.DEBUG)
         logger.propagate = False
 
 

@@ -72,6 +72,19 @@ class Leases:
         for generation in range(lease.generation + 1):
             (self._folder / f"{lease.key}.{generation}").unlink(missing_ok=True)
 
+    def sweep(self) -> set[str]:
+        """Removes the leases of the dead and returns the tokens of the living."""
+        tokens: set[str] = set()
+        for path in self._folder.glob("*.*"):
+            if path.name.startswith("."):
+                continue
+            holder = _read_holder(path)
+            if self._alive(path, holder):
+                tokens.add(str(holder.get("token", "")))
+            else:
+                path.unlink(missing_ok=True)
+        return tokens
+
     def heartbeat(self) -> None:
         """Tells the others that this process is alive."""
         with self._lock:

@@ -211,9 +211,18 @@ class Run:
             write_splits(self._store, self._collection)
             write_failures(self._store / "failures.csv", failures)
             write_manifest(self._store / "manifest.csv", records)
+            self._sweep()
             self._summary.failures = failures
         finally:
             self._leases.release(lease)
+
+    def _sweep(self) -> None:
+        """Removes what processes left that were killed after recording a video: nobody will ask for it again."""
+        folders = list(self._tmp.glob("*"))  # before the leases: a folder is made after its lease, and goes before it
+        living = self._leases.sweep()
+        for folder in folders:
+            if folder.name not in living:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def merge_outcomes(ledger: Ledger, collection: Collection) -> tuple[list[ClipRecord], list[Failure]]:

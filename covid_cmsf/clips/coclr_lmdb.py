@@ -7,7 +7,9 @@ later (text for names) are both read.
 
 # T frames, H W pixels
 
+import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +32,14 @@ def is_lmdb(path: Path) -> bool:
 class CoclrLmdb(Clips):
     """Clips in CoCLR's files. They hold no splits; pass {name: {video_id: part}} if you have them.
 
-    Environments are opened when first used in a process, so the object can be sent to worker processes.
+    It holds no open file, so it can be sent to worker processes; each process opens a file once.
     """
 
     def __init__(self, paths: dict[str, Path], splits: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self._paths = paths
-        self._environments: dict[str, Any] = {}
         self.splits = splits or {}
         self.flow_bound = BOUND
-        indexes = {modality: _index(self._environment(modality), path) for modality, path in paths.items()}
+        indexes = {modality: _index(path) for modality, path in paths.items()}
         self._keys = {modality: {name: key for name, (key, _) in index.items()} for modality, index in indexes.items()}
         self.records = _records(indexes)
 
@@ -56,7 +57,7 @@ class CoclrLmdb(Clips):
         """uint8: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
         check_request(record, modality, frame_numbers, list(self._paths))
         key = self._keys[modality][record.video_id]
-        with self._environment(modality).begin() as transaction:
+        with _environment(self._paths[modality], os.getpid()).begin() as transaction:
             jpegs = _unpack(transaction.get(key), self._paths[modality])
         place = f"{record.video_id} in {self._paths[modality]}"
         pictures = np.stack([decode_rgb(jpegs[number], place) for number in frame_numbers])  # (T, H, W, 3)
@@ -64,16 +65,10 @@ class CoclrLmdb(Clips):
             pictures = np.ascontiguousarray(pictures[..., [2, 1]])  # blue is x, green is y
         return torch.from_numpy(pictures).permute(0, 3, 1, 2)
 
-    def _environment(self, modality: str) -> Any:
-        if modality not in self._environments:
-            self._environments[modality] = _open_lmdb(self._paths[modality])
-        return self._environments[modality]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_environments": {}}
-
-
-def _open_lmdb(path: Path) -> Any:
+@cache
+def _environment(path: Path, process: int) -> Any:
+    """The opened file: LMDB refuses to open one twice in a process, and an open one must not cross a fork."""
     if not path.exists():
         raise FileNotFoundError(f"no LMDB at {path}")
     try:
@@ -98,9 +93,9 @@ def _unpack(value: bytes | None, path: Path) -> Any:
         raise ValueError(f"{path} holds a value that is not msgpack: {error}") from None
 
 
-def _index(environment: Any, path: Path) -> dict[str, tuple[bytes, int]]:
+def _index(path: Path) -> dict[str, tuple[bytes, int]]:
     """{video_id: (key, number of frames)}; `__vlen__` is in the order of `__keys__`, `__order__` in that of ids."""
-    with environment.begin() as transaction:
+    with _environment(path, os.getpid()).begin() as transaction:
         keys, order, lengths = (
             _unpack(transaction.get(name), path) for name in (b"__keys__", b"__order__", b"__vlen__")
         )

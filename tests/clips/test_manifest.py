@@ -36,7 +36,7 @@ def test_the_order_of_writing_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_splits_and_failures_come_back_equal(tmp_path: Path) -> None:
-    split = {name: "train" for name in ODD_NAMES}
+    split = dict.fromkeys(ODD_NAMES, "train")
     write_split(tmp_path / "1.csv", split)
     assert read_split(tmp_path / "1.csv") == split
     failures = [Failure(name, "decode", 'reason, with "quotes"\nand lines') for name in sorted(ODD_NAMES)]

@@ -110,7 +110,7 @@ def test_a_truncated_video_keeps_what_can_be_read(tmp_path: Path, flow: FlowBack
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     facts, _ = run(path, flow, modalities=("rgb",), flow=None)
-    assert 5 < facts.num_frames < 40 and facts.stated_frames == 40
+    assert 1 < facts.num_frames < 40 and facts.stated_frames == 40
 
 
 @pytest.mark.parametrize("seed", range(4))

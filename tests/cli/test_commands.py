@@ -1,0 +1,74 @@
+"""The command line as a user meets it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from covid_cmsf import __version__
+from tests.videos import make_ucf
+
+COMMAND = [sys.executable, "-m", "covid_cmsf"]
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=120)
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout.strip() == f"covid-cmsf {__version__}"
+    for words in ([], ["preprocess"], ["clips"], ["clips", "show"], ["doctor"], ["demo-videos"]):
+        result = run(*words, "--help")
+        assert result.returncode == 0 and "Usage" in result.stdout, result.stderr
+
+
+def test_help_comes_without_heavy_imports() -> None:
+    code = "import sys, covid_cmsf.cli.app; print({'torch', 'numba', 'cv2', 'av'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
+def test_preprocessing_workers_do_not_import_torch() -> None:
+    code = "import sys, preprocess.convert, preprocess.run, preprocess.settings; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_doctor_says_whether_all_is_well(tmp_path: Path) -> None:
+    result = run("doctor", tmp_path, "--json")
+    report = json.loads(result.stdout)
+    assert (result.returncode == 0) == report["healthy"]
+    assert {"python", "torch", "H.264", "OpenCV TV-L1"} <= {finding["what"] for finding in report["findings"]}
+
+
+def test_doctor_is_unhappy_with_a_place_that_cannot_be_written() -> None:
+    result = run("doctor", "/proc/nowhere", "--json")
+    bad = [f for f in json.loads(result.stdout)["findings"] if f["verdict"] == "bad"]
+    assert result.returncode == 1 and [finding["what"] for finding in bad] == ["/proc/nowhere"]
+
+
+@pytest.mark.slow
+def test_from_videos_to_a_picture(tmp_path: Path) -> None:
+    videos, clips = make_ucf(tmp_path / "videos", num_frames=8), tmp_path / "clips"
+    assert run("preprocess", videos, "--out", clips, "--layout", "ucf101", "--workers", "2").returncode == 0
+    info = json.loads(run("clips", "info", clips, "--json").stdout)
+    assert info["num_videos"] == 6 and info["store"]["flow"]["backend"] == "numba"
+    table = run("clips", "info", clips).stdout
+    assert "Archery" in table and "bytes a frame" in table
+    assert "all files open and match" in run("clips", "check", clips).stdout
+    assert run("clips", "show", clips, "Archery", "--out", tmp_path / "page.png").returncode == 0
+    assert (tmp_path / "page.png").stat().st_size > 10_000
+    (clips / "rgb" / "Archery" / "v_Archery_g01_c01.mp4").unlink()
+    broken = run("clips", "check", clips)
+    assert broken.returncode == 1 and "v_Archery_g01_c01.mp4 is missing" in broken.stdout
+
+
+def test_wrong_words_are_one_line(tmp_path: Path) -> None:
+    for words in (
+        ["clips", "info", tmp_path / "no"],
+        ["clips", "check", tmp_path],
+        ["preprocess", tmp_path / "no", "--out", "x"],
+    ):
+        result = run(*words)
+        assert result.returncode == 2 and result.stderr.startswith("error: ") and "Traceback" not in result.stderr
+    assert "Traceback" in run("clips", "info", tmp_path / "no", "--debug").stderr

@@ -1,0 +1,214 @@
+"""The whole run: continues after kills, divides work among processes, sets broken videos aside."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from covid_cmsf import exit_codes
+from covid_cmsf.clips import ClipStore
+from covid_cmsf.clips.checking import check_store
+from covid_cmsf.clips.manifest import read_failures
+from covid_cmsf.clips.merging import merge_stores
+from tests.preprocess.commands import command, preprocess, times_done, tree_hash
+from tests.videos import make_ucf, moving_square, write_video
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_ucf(tmp_path_factory.mktemp("ucf"), classes=2, groups=4, num_frames=20)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out") / "clips"
+    result = preprocess(videos, out)
+    assert result.returncode == exit_codes.DONE, result.stderr
+    return out
+
+
+def test_a_finished_store_is_whole_and_running_again_changes_nothing(videos: Path, undisturbed: Path) -> None:
+    store = ClipStore.open(undisturbed)
+    assert len(store.records) == 8 and not store.failures and check_store(store) == []
+    assert set(store.splits) == {"1", "2", "3"}
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*.mp4")}
+    assert preprocess(videos, undisturbed).returncode == exit_codes.DONE
+    assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*.mp4")} == before
+    assert list((undisturbed / ".work" / "tmp").iterdir()) == []
+    assert list((undisturbed / ".work" / "leases").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_continues_to_the_same_bytes(videos: Path, undisturbed: Path, tmp_path: Path) -> None:
+    out, rng, kills = tmp_path / "clips", random.Random(0), 0
+    for attempt in range(12):
+        process = subprocess.Popen(command(videos, out), stderr=subprocess.DEVNULL, start_new_session=True)
+        pattern = (".work/leases/*.*", ".work/tmp/*/*.mp4", ".work/ledger/*/*.json")[attempt % 3]
+        before = set(out.glob(pattern))
+        while process.poll() is None and set(out.glob(pattern)) <= before:
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.02))
+        process.kill()  # SIGKILL to the parent only: its worker must notice and die
+        kills += process.wait() == -signal.SIGKILL
+    assert preprocess(videos, out).returncode == exit_codes.DONE
+    assert kills >= 5, "the run was too quick to be killed"
+    assert tree_hash(out) == tree_hash(undisturbed)
+    assert list((out / ".work" / "tmp").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_several_processes_with_kills_do_each_video_exactly_once(
+    videos: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "clips"
+    run = command(videos, out, "--lease-seconds", "5")
+    processes = [subprocess.Popen(run, stderr=subprocess.DEVNULL) for _ in range(3)]
+    while not list(out.glob(".work/ledger/*/*.json")):
+        time.sleep(0.05)
+    processes[0].kill()
+    codes = [process.wait(timeout=300) for process in processes]
+    assert codes[0] in (-signal.SIGKILL, 0) and codes[1:] == [exit_codes.DONE] * 2
+    assert tree_hash(out) == tree_hash(undisturbed)
+    counts = times_done(out)
+    # A process killed between recording and logging has done its video without a line in its log.
+    assert set(counts.values()) == {1} and len(counts) >= 7
+
+
+def test_a_termination_signal_stops_at_once_and_is_resumable(videos: Path, undisturbed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "clips"
+    process = subprocess.Popen(command(videos, out), stderr=subprocess.PIPE, text=True)
+    while not (out / ".work" / "leases").is_dir() or not list((out / ".work" / "leases").glob("*.0")):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == exit_codes.INTERRUPTED and "same command continues" in words
+    assert not list((out / ".work" / "leases").iterdir())
+    assert preprocess(videos, out).returncode == exit_codes.DONE
+    assert tree_hash(out) == tree_hash(undisturbed)
+
+
+def test_shards_join_to_the_whole(videos: Path, undisturbed: Path, tmp_path: Path) -> None:
+    for shard in (1, 2):
+        assert preprocess(videos, tmp_path / str(shard), "--shard", f"{shard}/2").returncode == exit_codes.DONE
+    stores = [ClipStore.open(tmp_path / str(shard)) for shard in (1, 2)]
+    assert [len(store.records) for store in stores] == [4, 4]
+    merge_stores(stores, tmp_path / "joined")
+    assert tree_hash(tmp_path / "joined") == tree_hash(undisturbed)
+    # A joined store has no ledger, yet nothing in it is done again.
+    assert preprocess(videos, tmp_path / "joined").returncode == exit_codes.DONE
+    assert tree_hash(tmp_path / "joined") == tree_hash(undisturbed) and not times_done(tmp_path / "joined")
+
+
+def test_bad_videos_are_set_aside_and_can_be_tried_again(tmp_path: Path) -> None:
+    videos, out = tmp_path / "videos", tmp_path / "clips"
+    write_video(videos / "a" / "good.avi", moving_square(6))
+    for name, content in {"empty": b"", "text": b"hello"}.items():
+        (videos / "a" / f"{name}.avi").write_bytes(content)
+    write_video(videos / "a" / "single.avi", moving_square(1))
+    result = preprocess(videos, out, layout="folder")
+    assert result.returncode == exit_codes.SET_ASIDE, result.stderr
+    assert {f.video_id: f.stage for f in read_failures(out / "failures.csv")} == {
+        "a/empty": "open",
+        "a/text": "open",
+        "a/single": "flow",
+    }
+    assert [record.video_id for record in ClipStore.open(out).records] == ["a/good"]
+    assert check_store(ClipStore.open(out)) == []
+    write_video(videos / "a" / "empty.avi", moving_square(6))
+    assert "single" in preprocess(videos, out, layout="folder").stderr
+    assert len(read_failures(out / "failures.csv")) == 3, "set aside stays so until --retry-failed"
+    assert preprocess(videos, out, "--retry-failed", layout="folder").returncode == exit_codes.SET_ASIDE
+    assert len(read_failures(out / "failures.csv")) == 2
+
+
+def test_odd_names_survive(tmp_path: Path) -> None:
+    names = ['it\'s "quoted", [x]{y} (z)*?', "two\nlines", " spaces ", "caf\udce9", "日本.語", "-dash", "$(echo)&;|"]
+    for name in names:
+        write_video(tmp_path / "a.avi", moving_square(3))
+        (tmp_path / "videos").mkdir(exist_ok=True)
+        (tmp_path / "a.avi").rename(tmp_path / "videos" / f"{name}.avi")
+    result = preprocess(tmp_path / "videos", tmp_path / "clips", layout="flat")
+    assert result.returncode == exit_codes.DONE, result.stderr
+    store = ClipStore.open(tmp_path / "clips")
+    assert sorted(record.video_id for record in store.records) == sorted(names)
+    assert check_store(store) == []
+    assert store.read(store.records[0], "flow", [0, 1]).shape == (2, 2, 48, 64)
+
+
+def test_a_video_over_its_time_limit_is_set_aside(tmp_path: Path) -> None:
+    write_video(tmp_path / "videos" / "long.avi", moving_square(200))
+    result = preprocess(tmp_path / "videos", tmp_path / "clips", "--time-limit", "0.01", layout="flat")
+    assert result.returncode == exit_codes.SET_ASIDE
+    (failure,) = read_failures(tmp_path / "clips" / "failures.csv")
+    assert failure.stage == "time limit" and "0.01 s" in failure.reason
+    result = preprocess(tmp_path / "videos", tmp_path / "clips", "--retry-failed", layout="flat")
+    assert result.returncode == exit_codes.DONE
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root to mount a small disk")
+def test_a_full_disk_stops_with_a_clear_message_and_a_valid_store(tmp_path: Path) -> None:
+    videos = tmp_path / "videos"
+    for number in range(6):
+        noise = moving_square(60, width=160, height=128, seed=number)
+        write_video(videos / f"{number}.avi", noise)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("this system does not let root mount a small disk")
+    try:
+        result = preprocess(videos, disk / "clips", "--modalities", "rgb", "--quality", "8", layout="flat")
+        assert result.returncode == exit_codes.FAILED, result.stderr
+        assert "disk is full" in " ".join(result.stderr.split()) and "Traceback" not in result.stderr
+        store = ClipStore.open(disk / "clips")
+        assert 0 < len(store.records) < 6
+        assert [fault[:8] for fault in check_store(store)] == ["split 1:"], "files are fine, only some are not made yet"
+        subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
+        assert (
+            preprocess(videos, disk / "clips", "--modalities", "rgb", "--quality", "8", layout="flat").returncode == 0
+        )
+        assert len(ClipStore.open(disk / "clips").records) == 6
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--short-edge", "32"], "short_edge is 0 in the store, 32 now"),
+        (["--flow-bound", "10"], "flow.bound is 20.0 in the store, 10.0 now"),
+        (["--flow-parameters", "warps=2"], "flow.parameters.warps is 1 in the store, 2 now"),
+        (["--modalities", "rgb"], "modalities is"),
+        (["--flow-backend", "cuda"], "choose from"),
+        (["--flow-parameters", "wraps=2"], "did you mean 'warps'"),
+        (["--modalities", "rgb,depth"], "modalities"),
+        (["--layout", "ucf"], "choose from ucf101"),
+        (["--shard", "3/2"], "not of the form i/n"),
+        (["--decoder", "magic"], "choose from auto, av, decord"),
+        (["--quality", "99"], "quality"),
+        (["--nonsense"], "nonsense"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_one_line_and_exit_code_2(videos: Path, undisturbed: Path, options: list[str], words: str) -> None:
+    result = preprocess(videos, undisturbed, *options)
+    text = " ".join(result.stderr.replace("│", " ").split())
+    assert result.returncode == exit_codes.WRONG_USE and words in text, text
+    assert "Traceback" not in text
+
+
+def test_a_foreign_folder_is_not_written_into(videos: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    result = preprocess(videos, tmp_path)
+    assert result.returncode == exit_codes.WRONG_USE and "no clip store" in " ".join(result.stderr.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_an_estimate_writes_nothing(videos: Path, tmp_path: Path) -> None:
+    result = preprocess(videos, tmp_path / "clips", "--estimate")
+    assert result.returncode == exit_codes.DONE and "8 videos: about" in result.stdout
+    assert not (tmp_path / "clips").exists()
