@@ -72,7 +72,7 @@ def convert(
             assert info.flow is not None and flow is not None
             finer = max(0, info.quality - FLOW_FINER)
             pictures = ClipWriter(
-                targets["flow"], fps=reader.fps, width=width, height=2 * height, crf=finer, tune="psnr"
+                targets["flow"], fps=reader.fps, width=width, height=2 * height, crf=finer, faithful=True
             )
             sinks.append(FlowSink(files.enter_context(pictures), flow, info.flow.bound))
         for chunk in _chunks(chain([first], frames)):
