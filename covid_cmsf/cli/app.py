@@ -3,7 +3,7 @@
 import typer
 
 from covid_cmsf import __version__, boundary
-from covid_cmsf.cli import clips, doctor
+from covid_cmsf.cli import clips, doctor, views
 from preprocess.command import preprocess
 from preprocess.demo_videos.command import demo_videos
 
@@ -33,6 +33,7 @@ def options(
 app.command("demo-videos")(demo_videos)
 app.command("preprocess")(preprocess)
 app.add_typer(clips.app, name="clips")
+app.add_typer(views.app, name="views")
 app.command("doctor")(doctor.doctor)
 
 

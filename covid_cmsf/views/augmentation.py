@@ -1,0 +1,64 @@
+"""What may happen to a clip, as settings, and the presets that people know by name.
+
+`strong`, `weak` and `std` are those of the CMSF paper (MoCo v2, crop and flip, PyTorch's ImageNet example); `coclr`
+is CoCLR's strong pipeline with its one-attempt crop and its grey by channel.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from covid_cmsf.config import Settings
+
+Kind = Literal["rgb", "flow", "image"]
+
+
+class Augmentation(Settings):
+    """One pipeline: crop and resize, jitter, grey, blur, flip. Probabilities are a clip's, not a frame's."""
+
+    size: int = Field(default=128, ge=8, description="height and width of a view, pixels")
+    centre: float | None = Field(default=None, gt=0, le=1, description="no chance: centre square, share of short edge")
+    scale: tuple[float, float] = Field(default=(0.2, 1.0), description="area of the random crop, share of the frame")
+    ratio: tuple[float, float] = Field(default=(3 / 4, 4 / 3), description="width over height of the random crop")
+    attempts: int = Field(default=10, ge=1, description="tries to fit the crop")
+    squash: bool = Field(default=False, description="no try fits: squash the whole frame (CoCLR), else crop centrally")
+    flip: float = Field(default=0.5, ge=0, le=1)
+    jitter: float = Field(default=0.0, ge=0, le=1)
+    brightness: float = Field(default=0.4, ge=0)
+    contrast: float = Field(default=0.4, ge=0)
+    saturation: float = Field(default=0.4, ge=0)
+    hue: float = Field(default=0.1, ge=0, le=0.5)
+    grey: float = Field(default=0.0, ge=0, le=1)
+    grey_by: Literal["luma", "channel"] = "luma"
+    blur: float = Field(default=0.0, ge=0, le=1)
+    sigma: tuple[float, float] = (0.1, 2.0)
+
+
+STRONG = Augmentation(jitter=0.8, grey=0.2, blur=0.5)
+WEAK = Augmentation()
+STD = Augmentation(scale=(0.08, 1.0))
+PRESETS: dict[str, dict[Kind, Augmentation]] = {
+    # Flow is motion, not colour: it is cropped and flipped (with its sign), and nothing else.
+    "strong": {"rgb": STRONG, "flow": WEAK, "image": STRONG.model_copy(update={"size": 224})},
+    "weak": {"rgb": WEAK, "flow": WEAK, "image": WEAK.model_copy(update={"size": 224})},
+    "std": {"rgb": STD, "flow": STD, "image": STD.model_copy(update={"size": 224})},
+    # The centre square: 224 of 240 pixels for video (CoCLR's 224 crop of UCF-101), 224 of 256 for images.
+    "eval": {
+        "rgb": Augmentation(centre=224 / 240, flip=0),
+        "flow": Augmentation(centre=224 / 240, flip=0),
+        "image": Augmentation(centre=224 / 256, flip=0, size=224),
+    },
+    "coclr": {
+        kind: STRONG.model_copy(update={"attempts": 1, "squash": True, "grey_by": "channel"})
+        for kind in ("rgb", "flow", "image")
+    },
+    "coclr_weak": {kind: WEAK.model_copy(update={"attempts": 1, "squash": True}) for kind in ("rgb", "flow", "image")},
+}
+
+
+def preset(name: str, kind: Kind, *, size: int | None = None) -> Augmentation:
+    """The named pipeline for a kind of picture, at another size if asked."""
+    if name not in PRESETS:
+        raise ValueError(f"unknown augmentation {name!r}; choose from {', '.join(PRESETS)}")
+    chosen = PRESETS[name][kind]
+    return chosen if size is None else Augmentation.model_validate({**chosen.model_dump(), "size": size})

@@ -1,0 +1,114 @@
+"""From a data set to batches: the order of an epoch, its share for each process, and the loader around it."""
+
+from collections.abc import Iterator, Sized
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from covid_cmsf.views.batch import Batch, collate
+from covid_cmsf.views.dataset import Key, ViewDataset
+
+MAX_REPLACED = 0.01  # share of unreadable clips at which a run stops
+MIN_SEEN = 200  # clips seen before that share means anything
+
+
+class EpochSampler(Sampler[list[Key]]):
+    """Batches of keys. The order depends on seed and epoch alone, never on the number of processes or workers.
+
+    With several processes, `batch_size` is each one's share: together they see the batches that one process with
+    `batch_size * world_size` would see. `start_at` begins in the middle of an epoch.
+    """
+
+    def __init__(
+        self, data: Sized, *, batch_size: int, seed: int, rank: int = 0, world_size: int = 1, repeat: int = 1
+    ) -> None:
+        if batch_size < 1 or repeat < 1:
+            raise ValueError(f"batch size ({batch_size}) and repeat ({repeat}) must be at least 1")
+        self._num_videos, self._num_keys = len(data), len(data) * repeat
+        self._batch_size, self._seed = batch_size, seed
+        self._rank, self._world_size = rank, world_size
+        self.epoch, self._first = 0, 0
+        if self.num_batches == 0:
+            raise ValueError(
+                f"{self._num_keys} videos do not fill one batch of {batch_size * world_size}; "
+                "use a smaller batch, or repeat the data set"
+            )
+
+    @property
+    def num_batches(self) -> int:
+        """Batches in a whole epoch; an incomplete last one is left out."""
+        return self._num_keys // (self._batch_size * self._world_size)
+
+    def start_at(self, epoch: int, batch: int = 0) -> None:
+        """The next iteration is this epoch's, from this batch on."""
+        self.epoch, self._first = epoch, batch
+
+    def __len__(self) -> int:
+        return self.num_batches - self._first
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        epoch, first, self._first = self.epoch, self._first, 0
+        rng = np.random.default_rng([self._seed, epoch])
+        order = rng.permutation(self._num_keys) % self._num_videos
+        for batch in range(first, self.num_batches):
+            start = (batch * self._world_size + self._rank) * self._batch_size
+            yield [Key(epoch, place, int(order[place])) for place in range(start, start + self._batch_size)]
+
+
+class ViewLoader:
+    """Batches of views, epoch by epoch; counts clips that could not be read and stops when they are too many."""
+
+    def __init__(
+        self,
+        data: ViewDataset,
+        *,
+        batch_size: int,
+        num_workers: int,
+        rank: int = 0,
+        world_size: int = 1,
+        repeat: int = 1,
+        pin_memory: bool = False,
+        prefetch: int = 2,
+    ) -> None:
+        self.sampler = EpochSampler(
+            data, batch_size=batch_size, seed=data.seed, rank=rank, world_size=world_size, repeat=repeat
+        )
+        self.num_seen, self.num_replaced = 0, 0
+        workers: dict[str, Any] = {}
+        if num_workers:
+            workers = {"persistent_workers": True, "prefetch_factor": prefetch, "multiprocessing_context": "spawn"}
+        self._loader: DataLoader[Any] = DataLoader(
+            data,
+            batch_sampler=self.sampler,
+            num_workers=num_workers,
+            collate_fn=partial(collate, modalities=data.modalities, flow_bound=data.clips.flow_bound),
+            pin_memory=pin_memory,
+            worker_init_fn=_one_thread,
+            **workers,
+        )
+
+    @property
+    def num_batches(self) -> int:
+        """Batches in a whole epoch."""
+        return self.sampler.num_batches
+
+    def epoch(self, epoch: int, *, first_batch: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from `first_batch` on (to continue an interrupted one)."""
+        self.sampler.start_at(epoch, first_batch)
+        for batch in self._loader:
+            self.num_seen += len(batch.labels)
+            self.num_replaced += batch.num_replaced
+            if self.num_seen >= MIN_SEEN and self.num_replaced > MAX_REPLACED * self.num_seen:
+                raise RuntimeError(
+                    f"{self.num_replaced} of {self.num_seen} clips could not be read; the last: {batch.fault}. "
+                    "`covid-cmsf clips check` finds all damaged files"
+                )
+            yield batch
+
+
+def _one_thread(worker: int) -> None:
+    """Workers are as many as there are cores: more threads would only get in each other's way."""
+    torch.set_num_threads(1)

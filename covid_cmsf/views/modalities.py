@@ -1,0 +1,81 @@
+"""The modalities: what each reads, what may be done to its pixels, and how its values enter a network.
+
+| name    | reads           | view              | values                                                  |
+|---------|-----------------|-------------------|---------------------------------------------------------|
+| rgb     | frames i        | (3, T, H, W)      | ImageNet mean and standard deviation                    |
+| flow    | flow i          | (2, T, H, W)      | pixels / 4; mirroring negates x                         |
+| rgbdiff | frames i, i + 1 | (3, T, H, W)      | difference / 0.1; the motion of flow i, without flow    |
+| frame   | one frame       | (3, H, W)         | as rgb: an image, for 2D networks                       |
+"""
+
+# T frames, C channels, H W pixels
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from covid_cmsf.views.augmentation import Kind
+
+FlowStyle = Literal["motion", "coclr"]
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+FLOW_STD = 4.0  # pixels; real motion has about this spread
+DIFFERENCE_STD = 0.1
+
+
+@dataclass(frozen=True)
+class Modality:
+    """One way to look at a clip. `stored` is the store's modality that it reads; `kind` chooses the augmentation."""
+
+    name: str
+    stored: str
+    kind: Kind
+    num_channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    coloured: bool  # colour operations make sense
+    signed_x: bool = False  # channel 0 is a horizontal motion: mirroring negates it
+    differences: bool = False  # of neighbouring frames
+    single_frame: bool = False
+
+    @property
+    def needs_next_frame(self) -> bool:
+        """Whether frame number i needs the store's RGB frame i + 1, as flow does."""
+        return self.stored == "flow" or self.differences
+
+
+MODALITIES = {
+    "rgb": Modality("rgb", "rgb", "rgb", 3, IMAGENET_MEAN, IMAGENET_STD, coloured=True),
+    "flow": Modality("flow", "flow", "flow", 2, (0.0, 0.0), (FLOW_STD, FLOW_STD), coloured=False, signed_x=True),
+    "rgbdiff": Modality("rgbdiff", "rgb", "rgb", 3, (0.0,) * 3, (DIFFERENCE_STD,) * 3, coloured=True, differences=True),
+    "frame": Modality("frame", "rgb", "image", 3, IMAGENET_MEAN, IMAGENET_STD, coloured=True, single_frame=True),
+}
+# What CoCLR's released flow networks were trained on: (128, y, x) as a colour picture, mirrored without a sign.
+COCLR_FLOW = Modality("flow", "flow", "flow", 3, IMAGENET_MEAN, IMAGENET_STD, coloured=True)
+
+
+def modality(name: str, *, flow_style: FlowStyle = "motion") -> Modality:
+    """The modality of that name; `flow_style="coclr"` feeds flow as released CoCLR weights expect it."""
+    if name not in MODALITIES:
+        raise ValueError(f"unknown modality {name!r}; choose from {', '.join(MODALITIES)}")
+    return COCLR_FLOW if name == "flow" and flow_style == "coclr" else MODALITIES[name]
+
+
+def to_values(codes: Tensor, chosen: Modality, *, flow_bound: float) -> Tensor:
+    """uint8 (T, C, H, W) -> float: 0..1 for pictures, pixels for flow. CoCLR's flow is a picture of three channels."""
+    values = codes.to(torch.float32, memory_format=torch.contiguous_format)
+    if chosen.signed_x:
+        return values.mul_(2 * flow_bound / 255).sub_(flow_bound)
+    values = values.mul_(1 / 255)
+    if chosen.stored == "flow":
+        constant = torch.full_like(values[:, :1], 128 / 255)
+        return torch.cat([constant, values[:, 1:2], values[:, 0:1]], dim=1)  # (128, y, x)
+    return values
+
+
+def normalise_(values: Tensor, chosen: Modality) -> Tensor:
+    """Subtracts the mean and divides by the standard deviation of each channel (dim 1), in place."""
+    for channel, (mean, std) in enumerate(zip(chosen.mean, chosen.std, strict=True)):
+        values[:, channel].sub_(mean).mul_(1 / std)
+    return values

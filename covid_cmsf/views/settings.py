@@ -1,0 +1,46 @@
+"""What the networks see, as settings."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from covid_cmsf.clips.sampling import Short
+from covid_cmsf.config import Settings
+from covid_cmsf.views.modalities import MODALITIES, FlowStyle, Modality, modality
+from covid_cmsf.views.pairing import PAIRINGS
+
+
+class ViewSettings(Settings):
+    """Clips and views of a training run; the defaults are the paper's (32 frames of 128 pixels, RGB and flow)."""
+
+    modalities: tuple[str, ...] = Field(default=("rgb", "flow"), min_length=1)
+    length: int = Field(default=32, ge=1, description="frames of a clip")
+    stride: int = Field(default=1, ge=1, description="frames from one to the next")
+    short: Short = Field(default="pad", description="videos that are too short: pad in front (CoCLR), or loop")
+    size: int = Field(default=128, ge=8, description="pixels, height and width")
+    frame_size: int = Field(default=224, ge=8, description="pixels of the modality `frame`, for 2D networks")
+    pairing: str = Field(default="weak_strong", description=f"one of {', '.join(PAIRINGS)}")
+    num_clips: Literal[1, 2] = Field(default=2, description="views from one clip, or from two drawn independently")
+    share_geometry: bool = Field(default=True, description="RGB and flow of a view share crop and flip")
+    flow_style: FlowStyle = Field(default="motion", description="coclr: as released CoCLR weights expect flow")
+
+    @field_validator("modalities")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name not in MODALITIES:
+                raise ValueError(f"unknown modality {name!r}; choose from {', '.join(MODALITIES)}")
+        if len(set(names)) != len(names):
+            raise ValueError("a modality stands twice")
+        return names
+
+    @field_validator("pairing")
+    @classmethod
+    def _known_pairing(cls, name: str) -> str:
+        if name not in PAIRINGS:
+            raise ValueError(f"unknown pairing {name!r}; choose from {', '.join(PAIRINGS)}")
+        return name
+
+    def chosen(self) -> list[Modality]:
+        """The modalities themselves."""
+        return [modality(name, flow_style=self.flow_style) for name in self.modalities]

@@ -1,0 +1,222 @@
+"""Data sets and loaders: determinism, sharing of draws, resuming, several processes, broken clips."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from covid_cmsf.clips import ClipStore
+from covid_cmsf.clips.interface import Clips
+from covid_cmsf.clips.manifest import ClipRecord
+from covid_cmsf.views.batch import Batch
+from covid_cmsf.views.cache import CachedClips
+from covid_cmsf.views.dataset import Key, ViewDataset
+from covid_cmsf.views.loader import EpochSampler, ViewLoader
+from covid_cmsf.views.settings import ViewSettings
+
+
+class MadeUpClips(Clips):
+    """Frames whose red channel is the video's number and whose green channel is the frame's; videos 0.. may fail."""
+
+    def __init__(self, num_videos: int = 10, num_frames: int = 20, broken: set[int] | None = None) -> None:
+        self.records = [
+            ClipRecord(f"c/{i}", f"s{i // 2}", "c", i % 3, num_frames, num_frames - 1, 25.0, 40, 32, "")
+            for i in range(num_videos)
+        ]
+        self.splits, self.flow_bound, self.broken = {}, 20.0, broken or set()
+        self.reads: list[tuple[str, str, int]] = []
+
+    def read_codes(self, record, modality, frame_numbers):  # type: ignore[no-untyped-def]
+        number = int(record.video_id.split("/")[1])
+        if number in self.broken:
+            raise ValueError("damaged")
+        self.reads.append((record.video_id, modality, len(frame_numbers)))
+        channels = 2 if modality == "flow" else 3
+        codes = torch.zeros(len(frame_numbers), channels, 32, 40, dtype=torch.uint8)
+        codes[:, 0] = number
+        codes[:, 1] = torch.tensor(frame_numbers, dtype=torch.uint8).view(-1, 1, 1)
+        codes[..., 20:] += 100  # left and right differ
+        return codes
+
+
+SMALL = {"length": 4, "size": 16, "frame_size": 24}
+
+
+def dataset(clips: Clips | None = None, *, seed: int = 0, defer: bool = False, **changes: object) -> ViewDataset:
+    clips = clips or MadeUpClips()
+    settings = ViewSettings.model_validate({**SMALL, "modalities": ("rgb", "flow"), **changes})
+    return ViewDataset(clips, clips.records, settings, seed=seed, defer=defer)
+
+
+def assert_same(first: Batch, second: Batch) -> None:
+    assert torch.equal(first.videos, second.videos)
+    for one, other in zip(first.views, second.views, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_sample_follows_from_its_key_alone() -> None:
+    key = Key(epoch=3, position=17, video=5)
+    first, again = dataset()[key], dataset()[key]
+    assert all(torch.equal(a[m], b[m]) for a, b in zip(first.views, again.views, strict=True) for m in a)
+    for other in (Key(4, 17, 5), Key(3, 18, 5)):
+        assert not torch.equal(dataset()[other].views[0]["rgb"], first.views[0]["rgb"])
+    assert not torch.equal(dataset(seed=1)[key].views[0]["rgb"], first.views[0]["rgb"])
+
+
+def test_views_have_the_shapes_that_networks_expect() -> None:
+    sample = dataset(modalities=("rgb", "flow", "rgbdiff", "frame"))[Key(0, 0, 4)]
+    shapes = {name: tuple(view.shape) for name, view in sample.views[0].items()}
+    assert shapes == {
+        "rgb": (3, 4, 16, 16),
+        "flow": (2, 4, 16, 16),
+        "rgbdiff": (3, 4, 16, 16),
+        "frame": (3, 24, 24),
+    }
+    assert (sample.video, sample.source, sample.label) == (4, 2, 1)
+
+
+def test_rgb_and_flow_of_a_view_share_frame_numbers_crop_and_flip() -> None:
+    data = dataset(modalities=("rgb", "flow"), pairing="weak_weak", flow_style="coclr")
+    for position in range(10):
+        rgb, flow = (data[Key(0, position, 3)].views[0][name] for name in ("rgb", "flow"))
+        # Undo the normalisation: the store's channel 1 (frame numbers, with the right half brighter) is in both.
+        number = rgb[1] * 0.224 + 0.456
+        assert torch.allclose(number, flow[1] * 0.224 + 0.456, atol=1e-5)
+
+
+def test_they_differ_when_geometry_is_not_shared() -> None:
+    data = dataset(pairing="weak_weak", flow_style="coclr", share_geometry=False)
+    samples = [data[Key(0, position, 3)].views[0] for position in range(6)]
+    assert any(not torch.allclose(sample["rgb"][1], sample["flow"][1], atol=0.05) for sample in samples)
+
+
+def test_the_two_views_are_different_clips_unless_asked_otherwise() -> None:
+    def frames(view: torch.Tensor) -> torch.Tensor:
+        return ((view[1] * 0.224 + 0.456) * 255).amin(dim=(1, 2)).round()
+
+    two = [dataset(pairing="weak_weak")[Key(0, p, 1)].views for p in range(8)]
+    one = [dataset(pairing="weak_weak", num_clips=1)[Key(0, p, 1)].views for p in range(8)]
+    assert any(frames(a["rgb"]).tolist() != frames(b["rgb"]).tolist() for a, b in two)
+    # A crop may miss the dark half; then all frames are brighter by 100.
+    assert all((frames(a["rgb"]) % 100).tolist() == (frames(b["rgb"]) % 100).tolist() for a, b in one)
+
+
+def test_a_clip_that_serves_both_views_is_decoded_once() -> None:
+    clips = MadeUpClips()
+    dataset(clips, num_clips=1)[Key(0, 0, 1)]
+    assert clips.reads == [("c/1", "rgb", 4), ("c/1", "flow", 4)]
+
+
+def test_deferred_views_are_finished_to_the_same_values() -> None:
+    direct, deferred = (
+        next(ViewLoader(dataset(defer=defer), batch_size=4, num_workers=0).epoch(0)) for defer in (False, True)
+    )
+    assert deferred.online["rgb"].dtype == torch.uint8
+    assert_same(direct, deferred.to("cpu"))
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_batches_do_not_depend_on_the_number_of_workers(num_workers: int) -> None:
+    alone = list(ViewLoader(dataset(), batch_size=3, num_workers=0).epoch(1))
+    loader = ViewLoader(dataset(), batch_size=3, num_workers=num_workers)
+    for first, second in zip(alone, loader.epoch(1), strict=True):
+        assert_same(first, second)
+
+
+def test_an_epoch_can_be_continued_in_the_middle() -> None:
+    whole = list(ViewLoader(dataset(), batch_size=2, num_workers=0).epoch(2))
+    loader = ViewLoader(dataset(), batch_size=2, num_workers=0)
+    rest = list(loader.epoch(2, first_batch=3))
+    assert len(rest) == 2
+    for first, second in zip(whole[3:], rest, strict=True):
+        assert_same(first, second)
+    assert len(list(loader.epoch(3))) == 5, "the next epoch is whole again"
+
+
+def test_every_video_comes_once_an_epoch_in_a_new_order() -> None:
+    sampler = EpochSampler(range(12), batch_size=4, seed=0)
+    orders = []
+    for epoch in (0, 1):
+        sampler.start_at(epoch)
+        orders.append([key.video for keys in sampler for key in keys])
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(12)) and orders[0] != orders[1]
+
+
+def test_processes_together_see_the_batches_of_one() -> None:
+    one = list(EpochSampler(range(50), batch_size=8, seed=3))
+    ranks = [list(EpochSampler(range(50), batch_size=4, seed=3, rank=rank, world_size=2)) for rank in (0, 1)]
+    assert [a + b for a, b in zip(*ranks, strict=True)] == one
+
+
+def test_repeat_oversamples_and_repeats_differ() -> None:
+    keys = [key for batch in EpochSampler(range(3), batch_size=5, seed=0, repeat=10) for key in batch]
+    assert len(keys) == 30 and {key.video for key in keys} == {0, 1, 2} and len({key.position for key in keys}) == 30
+
+
+def test_a_set_smaller_than_a_batch_is_explained() -> None:
+    with pytest.raises(ValueError, match="3 videos do not fill one batch of 8"):
+        EpochSampler(range(3), batch_size=4, seed=0, world_size=2)
+
+
+def test_a_broken_clip_is_replaced_and_counted() -> None:
+    data = dataset(MadeUpClips(broken={4}))
+    sample = data[Key(0, 0, 4)]
+    assert sample.video != 4 and "c/4: damaged" in sample.fault
+    loader = ViewLoader(data, batch_size=5, num_workers=0)
+    batches = list(loader.epoch(0))
+    assert loader.num_replaced == sum(batch.num_replaced for batch in batches) >= 1
+    assert all(4 not in batch.videos for batch in batches)
+
+
+def test_more_than_one_percent_of_broken_clips_stops_the_run() -> None:
+    loader = ViewLoader(dataset(MadeUpClips(40, broken={4, 9})), batch_size=10, num_workers=0, repeat=10)
+    with pytest.raises(RuntimeError, match="clips could not be read.*clips check"):
+        list(loader.epoch(0))
+    with pytest.raises(RuntimeError, match="in a row could not be read; the first: c/2: damaged"):
+        dataset(MadeUpClips(5, broken=set(range(5))))[Key(0, 0, 2)]
+
+
+def test_the_cache_gives_the_same_views_and_keeps_to_its_bound() -> None:
+    clips = MadeUpClips()
+    one_video = 20 * 3 * 32 * 40 + 19 * 2 * 32 * 40
+    cached = CachedClips(clips, clips.records, ["rgb", "flow"], gigabytes=3.5 * one_video / 1e9)
+    assert cached.num_cached == 3 and cached.num_bytes == 3 * one_video
+    clips.reads.clear()
+    for video in (0, 9):
+        first, second = dataset(clips)[Key(0, 0, video)], dataset(cached)[Key(0, 0, video)]
+        assert torch.equal(first.views[1]["flow"], second.views[1]["flow"])
+    assert [read[0] for read in clips.reads].count("c/0") == 2, "from memory the second time"
+    with pytest.raises(ValueError, match="asked for 20"):
+        cached.read_codes(clips.records[0], "rgb", [20])
+
+
+def test_settings_are_checked() -> None:
+    for changes, words in (
+        ({"modalities": ["rgb", "depth"]}, "unknown modality 'depth'"),
+        ({"modalities": ["rgb", "rgb"]}, "stands twice"),
+        ({"pairing": "x"}, "unknown pairing"),
+        ({"short": "mirror"}, "pad"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ViewSettings.model_validate(changes)
+    with pytest.raises(ValueError, match="enough frames"):
+        dataset(MadeUpClips(num_frames=1))
+
+
+@pytest.mark.real
+def test_views_of_a_real_clip_are_as_random_and_as_similar_as_they_should_be(real_videos: Path, tmp_path: Path) -> None:
+    from tests.preprocess.commands import preprocess
+
+    videos = tmp_path / "videos" / "Surfing"
+    videos.mkdir(parents=True)
+    for path in sorted(real_videos.glob("Surfing/*.avi"))[:2]:
+        (videos / path.name).symlink_to(path)
+    options = ["--max-frames", "40", "--short-edge", "96"]
+    assert preprocess(videos.parent, tmp_path / "clips", *options).returncode == 0
+    store = ClipStore.open(tmp_path / "clips")
+    data = ViewDataset(store, store.records, ViewSettings(length=16, size=64), seed=0)
+    sample = data[Key(0, 0, 0)]
+    for view in sample.views:
+        assert view["rgb"].shape == (3, 16, 64, 64) and 0.3 < float(view["rgb"].std()) < 3
+        assert view["flow"].abs().mean() < 5

@@ -1,0 +1,43 @@
+"""`views show` and the view configurations."""
+
+from pathlib import Path
+
+import cv2
+import pytest
+
+from covid_cmsf.clips import ClipStore
+from covid_cmsf.views.configuration import load_view_settings
+from covid_cmsf.views.dataset import ViewDataset
+from covid_cmsf.views.picture import draw_views
+from covid_cmsf.views.settings import ViewSettings
+from tests.preprocess.commands import preprocess
+from tests.videos import make_ucf
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "views").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_view_configuration_loads(path: Path) -> None:
+    assert load_view_settings(path, ["views.length=4", "size=32"]).length == 4
+    assert "covid-cmsf views show" in path.read_text()
+
+
+def test_there_are_view_configurations() -> None:
+    assert len(CONFIGS) >= 3
+    assert load_view_settings(None, ["pairing=coclr"]).pairing == "coclr"
+
+
+def test_mistakes_in_the_section_are_named(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("views: {lenght: 8}\nother: 1\n")
+    with pytest.raises(ValueError, match="unknown key 'lenght'; did you mean 'length'"):
+        load_view_settings(tmp_path / "run.yaml")
+
+
+def test_the_page_shows_both_views_of_all_modalities(tmp_path: Path) -> None:
+    make_ucf(tmp_path / "videos", classes=1, groups=2, num_frames=12)
+    assert preprocess(tmp_path / "videos", tmp_path / "clips").returncode == 0
+    store = ClipStore.open(tmp_path / "clips")
+    settings = ViewSettings(modalities=("rgb", "flow", "rgbdiff", "frame"), length=6, size=32, frame_size=40)
+    draw_views(ViewDataset(store, store.records, settings, seed=0), [0, 1], tmp_path / "page.png", num_columns=4)
+    picture = cv2.imread(str(tmp_path / "page.png"))
+    assert picture.shape == (2 * 4 * 2 * 110, 150 + 4 * 110, 3) and picture.std() > 20
