@@ -56,11 +56,15 @@ def draw_view(settings: Augmentation, rng: np.random.Generator, *, height: int, 
     sigma = float(rng.uniform(*settings.sigma))
     geometry = draw_geometry(settings, rng, height=height, width=width, flip=bool(flip < settings.flip))
     strengths = (settings.brightness, settings.contrast, settings.saturation)
-    scaled = [float(max(0.0, 1 - s) + f * (1 + s - max(0.0, 1 - s))) for s, f in zip(strengths, factors, strict=False)]
+    lows = [max(0.0, 1 - strength) for strength in strengths]
+    brightness, contrast, saturation = (
+        float(low + factor * (1 + strength - low))
+        for low, strength, factor in zip(lows, strengths, factors[:3], strict=True)
+    )
     hue = float((2 * factors[3] - 1) * settings.hue)
     return ViewDraw(
         geometry=geometry,
-        colour=Colour(*scaled, hue, order) if jitter < settings.jitter else None,
+        colour=Colour(brightness, contrast, saturation, hue, order) if jitter < settings.jitter else None,
         grey=(channel if settings.grey_by == "channel" else -1) if grey < settings.grey else None,
         sigma=sigma if blur < settings.blur else None,
     )

@@ -1,6 +1,6 @@
 """From a data set to batches: the order of an epoch, its share for each process, and the loader around it."""
 
-from collections.abc import Iterator, Sized
+from collections.abc import Generator, Iterator, Sized
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ class EpochSampler(Sampler[list[Key]]):
         self._num_videos, self._num_keys = len(data), len(data) * repeat
         self._batch_size, self._seed = batch_size, seed
         self._rank, self._world_size = rank, world_size
-        self.epoch, self._first = 0, 0
+        self.epoch, self._first, self._stopped = 0, 0, False
         if self.num_batches == 0:
             raise ValueError(
                 f"{self._num_keys} videos do not fill one batch of {batch_size * world_size}; "
@@ -44,7 +44,11 @@ class EpochSampler(Sampler[list[Key]]):
 
     def start_at(self, epoch: int, batch: int = 0) -> None:
         """The next iteration is this epoch's, from this batch on."""
-        self.epoch, self._first = epoch, batch
+        self.epoch, self._first, self._stopped = epoch, batch, False
+
+    def stop(self) -> None:
+        """The running iteration ends."""
+        self._stopped = True
 
     def __len__(self) -> int:
         return self.num_batches - self._first
@@ -54,6 +58,8 @@ class EpochSampler(Sampler[list[Key]]):
         rng = np.random.default_rng([self._seed, epoch])
         order = rng.permutation(self._num_keys) % self._num_videos
         for batch in range(first, self.num_batches):
+            if self._stopped:
+                return
             start = (batch * self._world_size + self._rank) * self._batch_size
             yield [Key(epoch, place, int(order[place])) for place in range(start, start + self._batch_size)]
 
@@ -95,18 +101,27 @@ class ViewLoader:
         """Batches in a whole epoch."""
         return self.sampler.num_batches
 
-    def epoch(self, epoch: int, *, first_batch: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from `first_batch` on (to continue an interrupted one)."""
+    def epoch(self, epoch: int, *, first_batch: int = 0) -> Generator[Batch, None, None]:
+        """The batches of an epoch, from `first_batch` on (to continue an interrupted one). Close it to stop early."""
         self.sampler.start_at(epoch, first_batch)
-        for batch in self._loader:
-            self.num_seen += len(batch.labels)
-            self.num_replaced += batch.num_replaced
-            if self.num_seen >= MIN_SEEN and self.num_replaced > MAX_REPLACED * self.num_seen:
-                raise RuntimeError(
-                    f"{self.num_replaced} of {self.num_seen} clips could not be read; the last: {batch.fault}. "
-                    "`covid-cmsf clips check` finds all damaged files"
-                )
-            yield batch
+        batches = iter(self._loader)
+        try:
+            yield from map(self._count, batches)
+        finally:
+            # Workers that are ended in the middle of a batch abort noisily: let them finish what was asked for.
+            self.sampler.stop()
+            for _ in batches:
+                pass
+
+    def _count(self, batch: Batch) -> Batch:
+        self.num_seen += len(batch.labels)
+        self.num_replaced += batch.num_replaced
+        if self.num_seen >= MIN_SEEN and self.num_replaced > MAX_REPLACED * self.num_seen:
+            raise RuntimeError(
+                f"{self.num_replaced} of {self.num_seen} clips could not be read; the last: {batch.fault}. "
+                "`covid-cmsf clips check` finds all damaged files"
+            )
+        return batch
 
 
 def _one_thread(worker: int) -> None:

@@ -9,7 +9,7 @@ from covid_cmsf.views.blur import blur_
 from covid_cmsf.views.colour import grey_, jitter_
 from covid_cmsf.views.draws import ViewDraw
 from covid_cmsf.views.geometry import cut, mirror
-from covid_cmsf.views.modalities import Modality, normalise_, to_values
+from covid_cmsf.views.modalities import Modality, normalise_, normalised, to_values
 
 CHUNK = 4  # frames that go through the colour operations together, so that they stay in a CPU core's cache
 
@@ -24,25 +24,34 @@ def make_view(codes: Tensor, draw: ViewDraw, chosen: Modality, *, size: int, flo
 
 def finish_view(codes: Tensor, draw: ViewDraw, chosen: Modality, *, flow_bound: float) -> Tensor:
     """What follows the cut: mirror, colours, blur, differences, normalisation. Workers may leave this to a GPU."""
-    chunk = CHUNK if codes.device.type == "cpu" else len(codes)
-    parts = [_finish_frames(part, draw, chosen, flow_bound) for part in codes.split(chunk)]
-    clip = torch.cat(parts)  # (T, C, H, W)
-    if chosen.differences:
-        earlier, later = clip.chunk(2)
-        clip = later - earlier
-    normalise_(clip, chosen)
+    flipped = draw.geometry.flip
+    codes = mirror(codes) if flipped else codes
+    coloured = chosen.coloured and (draw.colour is not None or draw.grey is not None or draw.sigma is not None)
+    picture_of_flow = chosen.stored == "flow" and not chosen.signed_x
+    if coloured or chosen.differences or picture_of_flow:
+        clip = _with_colours(codes, draw, chosen, flow_bound)
+    else:
+        clip = normalised(codes, chosen, flow_bound=flow_bound, mirrored=flipped)
     return clip[0] if chosen.single_frame else clip.transpose(0, 1)
 
 
-def _finish_frames(codes: Tensor, draw: ViewDraw, chosen: Modality, flow_bound: float) -> Tensor:
-    frames = to_values(mirror(codes) if draw.geometry.flip else codes, chosen, flow_bound=flow_bound)
-    if draw.geometry.flip and chosen.signed_x:
-        frames[:, 0].neg_()
-    if chosen.coloured:
+def _with_colours(codes: Tensor, draw: ViewDraw, chosen: Modality, flow_bound: float) -> Tensor:
+    """(T, C, H, W) floats; frames go through in small groups, in place, so that they stay in a core's cache."""
+    num_frames, _, height, width = codes.shape
+    clip = torch.empty(num_frames, chosen.num_channels, height, width, device=codes.device)
+    group = CHUNK if codes.device.type == "cpu" else num_frames
+    for start in range(0, num_frames, group):
+        frames = clip[start : start + group]
+        frames.copy_(to_values(codes[start : start + group], chosen, flow_bound=flow_bound))
         if draw.colour is not None:
             jitter_(frames, draw.colour)
         if draw.grey is not None:
             grey_(frames, draw.grey)
         if draw.sigma is not None:
             blur_(frames, draw.sigma)
-    return frames
+        if not chosen.differences:
+            normalise_(frames, chosen)
+    if chosen.differences:
+        earlier, later = clip.chunk(2)
+        return normalise_(later - earlier, chosen)
+    return clip

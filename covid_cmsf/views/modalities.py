@@ -79,3 +79,24 @@ def normalise_(values: Tensor, chosen: Modality) -> Tensor:
     for channel, (mean, std) in enumerate(zip(chosen.mean, chosen.std, strict=True)):
         values[:, channel].sub_(mean).mul_(1 / std)
     return values
+
+
+def normalised(codes: Tensor, chosen: Modality, *, flow_bound: float, mirrored: bool) -> Tensor:
+    """`normalise_(to_values(codes))` in one step, for views without colour operations, in the layout of `codes`.
+
+    Decoded pictures have their channels innermost (T, H, W, C), and so want the networks: nothing is rearranged.
+    """
+    if chosen.signed_x:
+        scales, shifts = [2 * flow_bound / 255 / std for std in chosen.std], [-flow_bound / std for std in chosen.std]
+        if mirrored:
+            scales[0], shifts[0] = -scales[0], -shifts[0]
+    else:
+        scales = [1 / 255 / std for std in chosen.std]
+        shifts = [-mean / std for mean, std in zip(chosen.mean, chosen.std, strict=True)]
+    scale, shift = (torch.tensor(numbers, device=codes.device) for numbers in (scales, shifts))
+    innermost = codes.permute(0, 2, 3, 1)
+    if not innermost.is_contiguous():
+        return codes.float().mul_(scale.view(-1, 1, 1)).add_(shift.view(-1, 1, 1))
+    t, h, w, c = innermost.shape
+    rows = innermost.reshape(t, h, w * c).float()  # long rows: fast loops
+    return rows.mul_(scale.repeat(w)).add_(shift.repeat(w)).view(t, h, w, c).permute(0, 3, 1, 2)

@@ -1,0 +1,134 @@
+"""Two augmented 32-frame RGB views at 128 px: ours from clip stores, CoCLR's PIL pipeline from JPEG frames.
+
+Both take the same real clips, the same mixture of strong and weak views, one thread, one run, turn by turn.
+"""
+
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import torch
+import typer
+from torch import Tensor
+
+from benchmarks import pil_views
+from benchmarks.measure import show
+from covid_cmsf.clips.interface import Clips
+from covid_cmsf.clips.manifest import ClipRecord
+from covid_cmsf.clips.store import ClipStore
+from covid_cmsf.views.dataset import Key, ViewDataset
+from covid_cmsf.views.loader import ViewLoader
+from covid_cmsf.views.settings import ViewSettings
+
+SETTINGS = ViewSettings(modalities=("rgb",), pairing="coclr")
+
+
+class TimedClips(Clips):
+    """Clips that know how long reading them took."""
+
+    def __init__(self, clips: ClipStore) -> None:
+        self._clips, self.seconds = clips, 0.0
+        self.records, self.splits, self.flow_bound = clips.records, clips.splits, clips.flow_bound
+
+    def read_codes(self, record: ClipRecord, modality: str, frame_numbers: Sequence[int]) -> Tensor:
+        start = time.perf_counter()
+        codes = self._clips.read_codes(record, modality, frame_numbers)
+        self.seconds += time.perf_counter() - start
+        return codes
+
+
+def make_store(videos: list[Path], folder: Path, short_edge: int) -> ClipStore:
+    """An RGB store of these videos."""
+    source = folder / f"videos{short_edge}"
+    source.mkdir()
+    for video in videos:
+        (source / video.name).symlink_to(video.resolve())
+    out = folder / f"clips{short_edge}"
+    words = [str(source), "--out", str(out), "--layout", "flat", "--modalities", "rgb", "--short-edge", str(short_edge)]
+    subprocess.run([sys.executable, "-m", "preprocess", *words], check=True, capture_output=True)
+    return ClipStore.open(out)
+
+
+def jpegs_of(store: ClipStore) -> list[list[bytes]]:
+    """Every video as JPEG frames of quality 95, in memory: the peer pays for decoding, not for its disk."""
+    found = []
+    for record in store.records:
+        frames = store.read_codes(record, "rgb", list(range(record.num_frames))).permute(0, 2, 3, 1).numpy()
+        encoded = (cv2.imencode(".jpg", frame[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])[1] for frame in frames)
+        found.append([data.tobytes() for data in encoded])
+    return found
+
+
+def throughput(data: ViewDataset, num_workers: int, num_batches: int = 12) -> float:
+    """Videos (two views each) a second through the loader, after its workers have started."""
+    loader = ViewLoader(data, batch_size=4, num_workers=num_workers, repeat=20)
+    batches = loader.epoch(0)
+    for _ in range(2 * num_workers + 1):
+        next(batches)
+    start = time.perf_counter()
+    for _ in range(num_batches):
+        next(batches)
+    speed = 4 * num_batches / (time.perf_counter() - start)
+    batches.close()
+    return speed
+
+
+def command(
+    videos: Path = typer.Argument(..., help="Folder of real video files."),
+    samples: int = typer.Option(60, help="Samples (two views each) for every side."),
+    clips: int = typer.Option(12, help="Videos to use."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Two augmented RGB views: ours against a PIL pipeline of the same operations."""
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    paths = sorted(path for path in videos.rglob("*") if path.suffix in (".avi", ".mp4"))
+    paths = paths[:: max(1, len(paths) // clips)][:clips]
+    if not paths:
+        raise typer.BadParameter(f"no .avi or .mp4 below {videos}")
+    with tempfile.TemporaryDirectory() as folder:
+        stores = {"native": make_store(paths, Path(folder), 0), "short160": make_store(paths, Path(folder), 160)}
+        jpegs = jpegs_of(stores["native"])
+        timed = {name: TimedClips(store) for name, store in stores.items()}
+        sets = {name: ViewDataset(one, one.records, SETTINGS, seed=0) for name, one in timed.items()}
+        seconds = {name: {"decode": 0.0, "augment": 0.0} for name in ("pil", *sets)}
+        rng = random.Random(0)
+        for number in range(-3, samples):  # the first three warm up
+            if number == 0:
+                for entry in seconds.values():
+                    entry.update(decode=0.0, augment=0.0)
+            video = number % len(paths)
+            usable = len(jpegs[video]) - pil_views.LENGTH
+            start = time.perf_counter()
+            first, second = (pil_views.decode(jpegs[video], rng.randint(0, usable)) for _ in range(2))
+            middle = time.perf_counter()
+            pil_views.two_views(first, second, rng)
+            seconds["pil"]["decode"] += middle - start
+            seconds["pil"]["augment"] += time.perf_counter() - middle
+            for name, data in sets.items():
+                timed[name].seconds = 0.0
+                start = time.perf_counter()
+                data[Key(0, number + 3, video)]
+                total = time.perf_counter() - start
+                seconds[name]["decode"] += timed[name].seconds
+                seconds[name]["augment"] += total - timed[name].seconds
+        results: dict[str, float | int] = {"samples": samples, "videos": len(paths)}
+        for name, entry in seconds.items():
+            for part, value in entry.items():
+                results[f"{name}_{part}_ms"] = 1e3 * value / samples
+            results[f"{name}_total_ms"] = 1e3 * sum(entry.values()) / samples
+        for name in sets:
+            results[f"{name}_ratio"] = results["pil_total_ms"] / results[f"{name}_total_ms"]
+        view_bytes = 2 * 3 * SETTINGS.length * SETTINGS.size**2 * 4
+        for name, store in stores.items():
+            data = ViewDataset(store, store.records, SETTINGS, seed=0)
+            for num_workers in (1, 2):
+                speed = throughput(data, num_workers)
+                results[f"{name}_clips_per_s_{num_workers}_workers"] = 2 * speed
+                results[f"{name}_MB_per_s_{num_workers}_workers"] = speed * view_bytes / 1e6
+    show(results, as_json=as_json)
