@@ -1,0 +1,104 @@
+"""Which rows of the bank may be neighbours: the C of CMSF.
+
+| constraint | allowed rows                                             | method                    |
+|------------|----------------------------------------------------------|---------------------------|
+| none       | all                                                      | MSF                       |
+| self       | the target itself                                        | BYOL, one direction       |
+| label      | rows with the same label                                 | supervised CMSF           |
+| guide      | the n nearest rows in the frozen guide's column          | cross-modal CMSF          |
+
+Each is a function from a batch and the bank to neighbours. `Exclusions` says who is left out in any of them.
+"""
+
+# B batch, M bank rows, N candidates, K neighbours
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from covid_cmsf.methods.bank import Bank
+from covid_cmsf.methods.neighbours import Neighbours, nearest, nearest_among, same_label_rows
+
+DENSE_SHARE = 0.25  # of the bank with the same label from which searching all of it is cheaper
+
+
+@dataclass(frozen=True)
+class Exclusions:
+    """Rows that are nobody's neighbours: the target's own row, rows of the same footage (siblings)."""
+
+    own_rows: Tensor  # (B,) where the batch's targets stand in the bank
+    sources: Tensor  # (B,)
+    target: bool = False
+    siblings: bool = False
+
+    def mask(self, bank: Bank) -> Tensor | None:
+        """(B, M): True where a row may not be used. The target's own row is not its sibling."""
+        if not (self.target or self.siblings):
+            return None
+        rows = torch.arange(len(bank), device=self.own_rows.device)
+        own = rows[None, :] == self.own_rows[:, None]
+        sibling = (bank.who("sources")[None, :] == self.sources[:, None]) & ~own
+        return (own & self.target) | (sibling & self.siblings)
+
+
+def unconstrained(targets: Tensor, bank: Bank, k: int, exclusions: Exclusions) -> Neighbours:
+    """MSF: the k nearest rows of all."""
+    return nearest(targets, bank.rows("target"), k, forbidden=exclusions.mask(bank))
+
+
+def only_self(exclusions: Exclusions) -> Neighbours:
+    """The target itself: BYOL in one direction."""
+    return Neighbours(exclusions.own_rows[:, None])
+
+
+def same_label(targets: Tensor, bank: Bank, k: int, exclusions: Exclusions, *, labels: Tensor) -> Neighbours:
+    """The k nearest rows with the same label. Few such rows are gathered; many are searched in place."""
+    candidates = same_label_rows(labels, bank.who("labels"))
+    forbidden = exclusions.mask(bank)
+    if candidates.shape[1] <= DENSE_SHARE * len(bank):
+        return nearest_among(targets, bank.rows("target"), k, _without(candidates, forbidden))
+    other = bank.who("labels")[None, :] != labels[:, None]
+    other |= (labels < 0)[:, None]
+    return nearest(targets, bank.rows("target"), k, forbidden=other if forbidden is None else other | forbidden)
+
+
+def guided(
+    targets: Tensor,
+    bank: Bank,
+    k: int,
+    exclusions: Exclusions,
+    *,
+    guides: Sequence[tuple[str, Tensor]],
+    num_candidates: int,
+    join: Literal["union", "intersection"] = "union",
+) -> tuple[Neighbours, Tensor]:
+    """The k nearest of the rows that the guides vouch for; also those candidates (B, N), -1 where there is none.
+
+    `guides` are (column of the bank, the guide's embeddings (B, D) of this batch).
+    """
+    forbidden = exclusions.mask(bank)
+    sets = [
+        nearest(embedding, bank.rows(column), num_candidates, forbidden=forbidden).rows for column, embedding in guides
+    ]
+    candidates = sets[0]
+    for other in sets[1:]:
+        candidates = _join(candidates, other, join)
+    return nearest_among(targets, bank.rows("target"), k, candidates), candidates
+
+
+def _join(first: Tensor, second: Tensor, join: str) -> Tensor:
+    """(B, N) and (B, N') -> rows in either (union) or in both (intersection), none twice."""
+    known = ((second[:, :, None] == first[:, None, :]) & (second >= 0)[:, :, None]).any(2)  # (B, N')
+    if join == "intersection":
+        return torch.where(known, second, -1)
+    return torch.cat([first, torch.where(known, -1, second)], dim=1)
+
+
+def _without(candidates: Tensor, forbidden: Tensor | None) -> Tensor:
+    if forbidden is None:
+        return candidates
+    out = forbidden.gather(1, candidates.clamp(min=0))
+    return torch.where(out, -1, candidates)

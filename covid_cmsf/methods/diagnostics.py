@@ -1,0 +1,41 @@
+"""What a person needs to trust a run. Labels are looked at here and never in a loss.
+
+Mean shift fails by losing rank while loss and purity look fine, so rank is what to watch.
+"""
+
+# B batch, M bank rows, D embedding, K neighbours
+
+import torch
+from torch import Tensor
+
+from covid_cmsf.methods.neighbours import Neighbours
+
+
+def purity(neighbours: Neighbours, labels: Tensor, bank_labels: Tensor, *, own_rows: Tensor) -> float | None:
+    """Share of neighbours, the target itself left out, with the example's true label; None without labels."""
+    counted = neighbours.found & (neighbours.rows != own_rows[:, None]) & (labels >= 0)[:, None]
+    if not counted.any():
+        return None
+    right = bank_labels[neighbours.rows.clamp(min=0)] == labels[:, None]
+    return float((right & counted).sum() / counted.sum())
+
+
+def overlap(first: Neighbours, second: Neighbours) -> float:
+    """Share of the first one's neighbours that the second one has too: how far guide and target agree."""
+    both = (first.rows[:, :, None] == second.rows[:, None, :]) & first.found[:, :, None]
+    return float(both.any(2).sum() / first.found.sum().clamp(min=1))
+
+
+def embedding_std(embeddings: Tensor) -> float:
+    """Mean standard deviation of the coordinates of unit vectors, times sqrt(D): 1 is spread evenly, 0 is collapsed."""
+    return float(embeddings.float().std(dim=0).mean() * embeddings.shape[1] ** 0.5)
+
+
+def effective_rank(embeddings: Tensor) -> float:
+    """exp of the entropy of the covariance's eigenvalues (Roy and Vetterli, 2007): 1 to D directions in use."""
+    centred = embeddings.float() - embeddings.float().mean(0)
+    values = torch.linalg.eigvalsh(centred.T @ centred).clamp(min=0)
+    if float(values.sum()) == 0:
+        return 1.0
+    shares = values / values.sum()
+    return float(torch.exp(-(shares * shares.clamp(min=1e-12).log()).sum()))

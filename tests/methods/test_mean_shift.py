@@ -1,0 +1,176 @@
+"""Neighbours, constraints and the mean-shift loss equal naive double loops; the paper's identities hold."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from covid_cmsf.methods import neighbours as neighbours_module
+from covid_cmsf.methods.bank import Bank
+from covid_cmsf.methods.constraints import Exclusions, guided, only_self, same_label, unconstrained
+from covid_cmsf.methods.mean_shift import class_mean_loss, mean_shift_loss
+from covid_cmsf.methods.neighbours import Neighbours, nearest, nearest_among, same_label_rows
+
+B, M, D = 6, 40, 8
+
+
+def unit(*shape: int, seed: int) -> torch.Tensor:
+    return F.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
+class World:
+    """A filled bank whose last rows are this batch's targets."""
+
+    def __init__(
+        self, *, num_labels: int = 4, pushed: int = 55, target_excluded: bool = False, siblings_excluded: bool = False
+    ) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.bank = Bank(M, {"target": D, "guide": D, "other": D})
+        videos = torch.arange(pushed)
+        labels = torch.randint(num_labels, (pushed,), generator=generator)
+        sources = torch.randint(12, (pushed,), generator=generator)
+        columns = {name: unit(pushed, D, seed=seed) for seed, name in enumerate(self.bank.columns)}
+        self.bank.push_(
+            {n: c[:-B] for n, c in columns.items()}, videos=videos[:-B], sources=sources[:-B], labels=labels[:-B]
+        )
+        own = self.bank.push_(
+            {n: c[-B:] for n, c in columns.items()}, videos=videos[-B:], sources=sources[-B:], labels=labels[-B:]
+        )
+        self.targets, self.guide, self.other = (columns[name][-B:] for name in self.bank.columns)
+        self.labels, self.sources, self.online = labels[-B:], sources[-B:], unit(B, D, seed=9)
+        self.exclusions = Exclusions(own, sources[-B:], target=target_excluded, siblings=siblings_excluded)
+
+    def allowed(self, i: int, j: int) -> bool:
+        own = int(self.exclusions.own_rows[i]) == j
+        sibling = int(self.bank.who("sources")[j]) == int(self.sources[i]) and not own
+        return not (own and self.exclusions.target) and not (sibling and self.exclusions.siblings)
+
+    def slow_nearest(self, query: torch.Tensor, column: str, k: int, rows: list[int]) -> list[int]:
+        bank = self.bank.rows(column)
+        return sorted(rows, key=lambda j: -float(sum(query[d] * bank[j, d] for d in range(D))))[:k]
+
+    def slow_loss(self, chosen: list[list[int]]) -> float:
+        bank, total, count = self.bank.rows("target"), 0.0, 0
+        for v, rows in zip(self.online, chosen, strict=True):
+            if rows:
+                total += sum(2 - 2 * float((v * bank[j]).sum()) for j in rows) / len(rows)
+                count += 1
+        return total / max(count, 1)
+
+
+def found(neighbours: Neighbours) -> list[list[int]]:
+    return [[j for j in rows if j >= 0] for rows in neighbours.rows.tolist()]
+
+
+WORLDS = [
+    {"target_excluded": t, "siblings_excluded": s, "pushed": p, "num_labels": n}
+    for t, s, p, n in itertools.product([False, True], [False, True], [20, 55], [4, 15])
+]
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+@pytest.mark.parametrize("k", [1, 5, 100])
+def test_all_constraints_equal_naive_loops(world: dict, k: int) -> None:
+    w = World(**world)
+    rows = range(len(w.bank))
+    everyone = [[j for j in rows if w.allowed(i, j)] for i in range(B)]
+    labelled = [[j for j in everyone[i] if w.bank.who("labels")[j] == w.labels[i]] for i in range(B)]
+    vouched = [w.slow_nearest(w.guide[i], "guide", 7, everyone[i]) for i in range(B)]
+    cases = {
+        "none": (unconstrained(w.targets, w.bank, k, w.exclusions), everyone),
+        "label": (same_label(w.targets, w.bank, k, w.exclusions, labels=w.labels), labelled),
+        "guide": (
+            guided(w.targets, w.bank, k, w.exclusions, guides=[("guide", w.guide)], num_candidates=7)[0],
+            vouched,
+        ),
+    }
+    for name, (fast, allowed) in cases.items():
+        slow = [w.slow_nearest(w.targets[i], "target", k, allowed[i]) for i in range(B)]
+        assert found(fast) == slow, name
+        loss = mean_shift_loss(w.online, w.bank.rows("target"), fast)
+        assert float(loss) == pytest.approx(w.slow_loss(slow), abs=1e-5), name
+
+
+@pytest.mark.parametrize("join", ["union", "intersection"])
+def test_candidates_of_two_guides_are_joined(join: str) -> None:
+    w = World()
+    guides = [("guide", w.guide), ("other", w.other)]
+    fast, candidates = guided(w.targets, w.bank, 5, w.exclusions, guides=guides, num_candidates=12, join=join)  # type: ignore[arg-type]
+    for i in range(B):
+        first, second = (set(w.slow_nearest(e[i], c, 12, list(range(M)))) for c, e in guides)
+        expected = first | second if join == "union" else first & second
+        given = [j for j in candidates[i].tolist() if j >= 0]
+        assert sorted(given) == sorted(expected)
+        assert found(fast)[i] == w.slow_nearest(w.targets[i], "target", 5, sorted(expected))
+
+
+def test_k_1_is_byol() -> None:
+    w = World()
+    byol = (2 - 2 * (w.online * w.targets).sum(1)).mean()
+    bank = w.bank.rows("target")
+    for neighbours in (unconstrained(w.targets, w.bank, 1, w.exclusions), only_self(w.exclusions)):
+        assert torch.allclose(mean_shift_loss(w.online, bank, neighbours), byol, atol=1e-5)
+
+
+def test_n_of_bank_size_and_a_single_label_are_msf() -> None:
+    w = World()
+    msf = unconstrained(w.targets, w.bank, 5, w.exclusions)
+    wide = guided(w.targets, w.bank, 5, w.exclusions, guides=[("guide", w.guide)], num_candidates=M)[0]
+    assert torch.equal(wide.rows, msf.rows)
+    one = World(num_labels=1)
+    labelled = same_label(one.targets, one.bank, 5, one.exclusions, labels=one.labels)
+    assert torch.equal(labelled.rows, unconstrained(one.targets, one.bank, 5, one.exclusions).rows)
+
+
+def test_n_equal_to_k_uses_exactly_the_guides_rows() -> None:
+    w = World()
+    chosen, candidates = guided(w.targets, w.bank, 5, w.exclusions, guides=[("guide", w.guide)], num_candidates=5)
+    assert torch.equal(chosen.rows.sort(1).values, candidates.sort(1).values)
+
+
+def test_top_all_is_the_class_mean() -> None:
+    w = World()
+    bank, labels = w.bank.rows("target"), w.bank.who("labels")
+    everyone = same_label(w.targets, w.bank, M, w.exclusions, labels=w.labels)
+    fast = class_mean_loss(w.online, bank, labels=w.labels, bank_labels=labels)
+    assert torch.allclose(fast, mean_shift_loss(w.online, bank, everyone), atol=1e-5)
+    unknown = torch.full_like(w.labels, -1)
+    assert float(class_mean_loss(w.online, bank, labels=unknown, bank_labels=labels)) == 0
+
+
+def test_an_example_without_neighbours_does_not_count() -> None:
+    w = World()
+    some = Neighbours(torch.tensor([[3, 4]] * (B - 1) + [[-1, -1]]))
+    alone = mean_shift_loss(w.online[:-1], w.bank.rows("target"), Neighbours(some.rows[:-1]))
+    assert torch.allclose(mean_shift_loss(w.online, w.bank.rows("target"), some), alone)
+    none = Neighbours(torch.full((B, 2), -1))
+    assert float(mean_shift_loss(w.online, w.bank.rows("target"), none)) == 0
+
+
+def test_gradients_flow_only_through_the_online_embedding() -> None:
+    w = World()
+    online = w.online.clone().requires_grad_()
+    targets = w.targets.clone().requires_grad_()
+    loss = mean_shift_loss(online, w.bank.rows("target"), unconstrained(targets, w.bank, 5, w.exclusions))
+    loss.backward()
+    assert online.grad is not None and online.grad.abs().sum() > 0 and targets.grad is None
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 1000])
+def test_results_do_not_depend_on_the_slices(monkeypatch: pytest.MonkeyPatch, slice_bytes: int) -> None:
+    w = World()
+    candidates = same_label_rows(w.labels, w.bank.who("labels"))
+    whole = nearest(w.targets, w.bank.rows("target"), 5), nearest_among(w.targets, w.bank.rows("target"), 5, candidates)
+    monkeypatch.setattr(neighbours_module, "SLICE_BYTES", slice_bytes)
+    sliced = (
+        nearest(w.targets, w.bank.rows("target"), 5),
+        nearest_among(w.targets, w.bank.rows("target"), 5, candidates),
+    )
+    assert all(torch.equal(a.rows, b.rows) for a, b in zip(whole, sliced, strict=True))
+
+
+def test_unknown_labels_match_nothing() -> None:
+    bank_labels = torch.tensor([-1, 2, 0, 2, -1])
+    rows = same_label_rows(torch.tensor([2, -1, 7]), bank_labels)
+    assert [[j for j in row if j >= 0] for row in rows.tolist()] == [[1, 3], [], []]
