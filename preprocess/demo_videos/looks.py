@@ -1,0 +1,110 @@
+"""How a group looks: what all its clips share and what misleads RGB.
+
+# H W pixels of the frame, S side of a sprite
+
+Textures, colours, light, and still clutter (objects of any kind, painted on the background) are drawn for each
+group. Colours, light and clutter say nothing about the class. The ground hints at the kind of object, as a pool hints
+at swimmers: without difficulty every object is at home, with difficulty 1 the ground is any. Nothing here moves, so
+flow doesn't see it.
+"""
+
+import colorsys
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocess.demo_videos import shapes
+from preprocess.demo_videos.patterns import PATTERNS, cloud
+
+Image: TypeAlias = NDArray[np.float32]  # RGB from 0 to 255, or one channel from 0 to 1
+BACKGROUND_REACH = (2.2, 1.8)  # half the width and height of the painted background, in half frame heights
+
+# Where a kind of object is at home: the ground it has in some groups. A hint at the kind, which two classes share.
+HOMES = {
+    "ball": "checks",
+    "box": "bricks",
+    "kite": "clouds",
+    "plank": "rings",
+    "star": "dots",
+    "wheel": "stripes",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """`ground` (rows, columns, 3) and the same with clutter, `background`; `sprite` (S, S, 4), alpha last;
+    `light` (H, W, 3); `radius` of the body in half frame heights.
+    """
+
+    ground: Image
+    background: Image
+    sprite: Image
+    light: Image
+    radius: float
+
+
+def draw_look(rng: np.random.Generator, *, kind: str, width: int, height: int, difficulty: float) -> Look:
+    """Draws a group's look for a class whose object is of this kind."""
+    columns, rows = (round(reach * height) for reach in BACKGROUND_REACH)
+    ground_colours = random_colours(rng)
+    contrast = 0.2 + 0.6 * difficulty  # on a calm ground the object is easier to see
+    ground_colours[1] = ground_colours[0] + contrast * (ground_colours[1] - ground_colours[0])
+    at_home = rng.random() >= difficulty
+    ground = paint(rng, rows, columns, ground_colours, HOMES[kind] if at_home else None)
+    background = ground.copy()
+    for _ in range(round(6 * difficulty)):
+        add_clutter(background, rng, side=height // 2)
+    # With fewer candidates to choose from, the object stands out less.
+    colours = most_different(ground_colours, [random_colours(rng) for _ in range(1 + round(7 * (1 - difficulty)))])
+    sprite = draw_sprite(rng, kind, colours, side=height)
+    return Look(ground, background, sprite, draw_light(rng, width, height), radius=rng.uniform(0.32, 0.42))
+
+
+def draw_sprite(rng: np.random.Generator, kind: str, colours: Image, side: int) -> Image:
+    """A textured object (S, S, 4) with its mask from 0 to 1 as the last channel."""
+    mask = shapes.mask(shapes.KINDS[kind](rng), side)
+    return np.concatenate([paint(rng, side, side, colours), mask[..., None]], axis=2)
+
+
+def add_clutter(background: Image, rng: np.random.Generator, side: int) -> None:
+    """Paints one still object of any kind somewhere on the background, in place."""
+    kind = str(rng.choice(list(shapes.KINDS)))
+    size = int(side * rng.uniform(0.5, 1.1))
+    sprite = draw_sprite(rng, kind, random_colours(rng), size)
+    quarter_turns = int(rng.integers(4))
+    sprite = np.rot90(sprite, quarter_turns)
+    row, column = rng.integers(background.shape[0] - size), rng.integers(background.shape[1] - size)
+    place = background[row : row + size, column : column + size]
+    place += sprite[..., 3:] * (sprite[..., :3] - place)
+
+
+def draw_light(rng: np.random.Generator, width: int, height: int) -> Image:
+    """The gain (H, W, 3) of a lamp on one side: brightness, tint and fall-off."""
+    angle = rng.uniform(0, 2 * np.pi)
+    y, x = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j]
+    fall_off = 1.0 + rng.uniform(0.0, 0.3) * (np.cos(angle) * x + np.sin(angle) * y)
+    tint = rng.uniform(0.7, 1.1) * rng.uniform(0.88, 1.12, size=3)
+    return (fall_off[..., None] * tint).astype(np.float32)
+
+
+def paint(rng: np.random.Generator, rows: int, columns: int, colours: Image, pattern: str | None = None) -> Image:
+    """A surface (rows, columns, 3) of two colours in this pattern or any; fine noise gives flow a hold."""
+    drawn = PATTERNS[pattern or str(rng.choice(list(PATTERNS)))](rng, rows, columns)
+    mixture = 0.6 * drawn + 0.4 * cloud(rng, rows, columns, cell=rng.uniform(3, 6))
+    return colours[0] + mixture[..., None] * (colours[1] - colours[0])
+
+
+def random_colours(rng: np.random.Generator) -> Image:
+    """Two RGB colours (2, 3), a darker and a lighter one, with hues that may differ."""
+    hue, saturation = rng.random(), rng.uniform(0.1, 0.9)
+    value = rng.uniform(0.25, 0.7)
+    dark = colorsys.hsv_to_rgb(hue, saturation, value)
+    light = colorsys.hsv_to_rgb(hue + rng.normal(0.0, 0.1), saturation * rng.uniform(0.5, 1.0), value + 0.3)
+    return 255.0 * np.array([dark, light], np.float32)
+
+
+def most_different(ground: Image, candidates: list[Image]) -> Image:
+    """The candidate whose mean colour is farthest from the ground's."""
+    return max(candidates, key=lambda colours: float(np.linalg.norm(colours.mean(0) - ground.mean(0))))

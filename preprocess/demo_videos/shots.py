@@ -1,0 +1,98 @@
+"""How a clip is shot: what is drawn anew for each clip and what misleads flow.
+
+# B bodies, D distractors, T frames
+
+Camera motion, speed and moving distractors. They say nothing about the class. Distractors wear the ground's
+own texture, so RGB hardly sees them.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocess.demo_videos.motions import Motion
+
+Array: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Shot:
+    """`bodies` (B, T, 4) and `distractors` (D, T, 4) as poses in the world; `camera` (T, 2, 3), world to
+    frame, in half frame heights; `patches` (D, 2), from 0 to 1: where the distractors' texture is cut.
+    """
+
+    bodies: Array
+    distractors: Array
+    patches: Array
+    camera: Array
+
+
+def draw_shot(rng: np.random.Generator, motion: Motion, *, num_frames: int, fps: int, difficulty: float) -> Shot:
+    """Draws one clip of a class."""
+    seconds = np.arange(num_frames) / fps
+    num_distractors = round(4 * difficulty)
+    return Shot(
+        bodies=draw_bodies(rng, motion, seconds, difficulty),
+        distractors=draw_distractors(rng, num_distractors, seconds),
+        patches=rng.random((num_distractors, 2)),
+        camera=draw_camera(rng, seconds, difficulty),
+    )
+
+
+def draw_bodies(rng: np.random.Generator, motion: Motion, seconds: Array, difficulty: float) -> Array:
+    """The class's motion at a speed, start, place, reach and side of the clip's own, (B, T, 4)."""
+    speed = 2.0 ** (rng.uniform(-1, 1) * (0.2 + 0.8 * difficulty))
+    poses = motion.poses(rng.random() + speed * motion.cycles_per_second * seconds)
+    poses[..., :2] *= 1.0 - rng.uniform(0.0, 0.5) * difficulty
+    poses = turned(poses, rng.normal(0.0, 0.25) * difficulty)
+    if rng.random() < 0.5:
+        poses = mirrored(poses)
+    poses[..., :2] += rng.uniform(-1, 1, size=2) * (0.3, 0.15)
+    return poses
+
+
+def turned(poses: Array, angle: float) -> Array:
+    """The same poses, path and body together, turned about the origin."""
+    x, y, scale, own_angle = np.moveaxis(poses, -1, 0)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return np.stack([cos * x - sin * y, sin * x + cos * y, scale, own_angle + angle], axis=-1)
+
+
+def mirrored(poses: Array) -> Array:
+    """The same poses with left and right exchanged."""
+    return poses * (-1.0, 1.0, 1.0, -1.0)
+
+
+def draw_distractors(rng: np.random.Generator, num_distractors: int, seconds: Array) -> Array:
+    """Patches that drift and sway, each in its own way, (D, T, 4)."""
+    poses = np.zeros((num_distractors, len(seconds), 4))
+    middle = seconds - seconds.mean()
+    for pose in poses:
+        start, drift = rng.uniform(-1, 1, size=2) * (1.2, 0.8), rng.normal(0.0, 0.5, size=2)
+        pose[:, :2] = start + middle[:, None] * drift
+        pose[:, :2] += np.stack([sway(rng, seconds, 0.15), sway(rng, seconds, 0.15)], axis=1)
+        pose[:, 2] = rng.uniform(0.6, 1.2)
+        pose[:, 3] = rng.uniform(0, 2 * np.pi) + middle * rng.normal(0.0, 1.5)
+    return poses
+
+
+def draw_camera(rng: np.random.Generator, seconds: Array, difficulty: float) -> Array:
+    """Pan, sway, shake, zoom and roll as affine matrices (T, 2, 3) from the world to the frame."""
+    middle = seconds - seconds.mean()
+    drift = rng.normal(0.0, 0.3, size=2) * difficulty
+    pan = middle[:, None] * drift
+    pan += np.stack([sway(rng, seconds, 0.2 * difficulty), sway(rng, seconds, 0.15 * difficulty)], axis=1)
+    pan += rng.normal(0.0, 0.014, size=pan.shape) * difficulty
+    zoom = np.exp(difficulty * (rng.normal(0.0, 0.12) * middle + sway(rng, seconds, 0.08)))
+    roll = difficulty * (rng.normal(0.0, 0.12) * middle + sway(rng, seconds, 0.07))
+    cos, sin = zoom * np.cos(roll), zoom * np.sin(roll)
+    linear = np.stack([np.stack([cos, -sin], axis=1), np.stack([sin, cos], axis=1)], axis=1)  # (T, 2, 2)
+    return np.concatenate([linear, -linear @ pan[..., None]], axis=2)
+
+
+def sway(rng: np.random.Generator, seconds: Array, reach: float) -> Array:
+    """A slow swing (T,) of random amplitude up to `reach`, about 0."""
+    frequency, start, amplitude = rng.uniform(0.3, 1.5), rng.random(), rng.uniform(0.0, reach)
+    return amplitude * np.sin(2 * np.pi * (frequency * seconds + start))

@@ -1,0 +1,173 @@
+"""What is in the pictures: motions, shapes, looks by group, shots by clip."""
+
+import cv2
+import numpy as np
+import pytest
+
+from preprocess.demo_videos.clip import draw_clip
+from preprocess.demo_videos.looks import HOMES, draw_look
+from preprocess.demo_videos.motions import MOTIONS, WHEEL_RADIUS
+from preprocess.demo_videos.names import CLASS_NAMES, ClipName
+from preprocess.demo_videos.patterns import PATTERNS
+from preprocess.demo_videos.render import compose, placed, render
+from preprocess.demo_videos.settings import DemoSettings
+from preprocess.demo_videos.shapes import KINDS, MARGIN, mask
+from preprocess.demo_videos.shots import Shot, draw_camera, draw_shot, mirrored, turned
+
+PHASE = np.linspace(0, 1, 101)
+SETTINGS = DemoSettings(num_frames=8, width=64, height=48)
+
+
+def poses_of(name: str, phase: np.ndarray = PHASE) -> np.ndarray:
+    return MOTIONS[name].poses(phase)
+
+
+@pytest.mark.parametrize("name", CLASS_NAMES)
+def test_every_motion_repeats_after_one_cycle(name: str) -> None:
+    now, later = poses_of(name), poses_of(name, PHASE + 1)
+    later[..., 3] -= np.round((later - now)[..., 3] / (2 * np.pi)) * 2 * np.pi  # whole turns don't count
+    np.testing.assert_allclose(now, later, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CLASS_NAMES)
+def test_every_motion_moves_and_stays_in_the_picture(name: str) -> None:
+    poses = poses_of(name)
+    assert np.ptp(poses, axis=1).max() > 0.2
+    assert np.abs(poses[..., 0]).max() <= 0.8
+    assert np.abs(poses[..., 1]).max() <= 0.6
+    assert poses[..., 2].min() > 0
+
+
+def test_every_kind_of_object_belongs_to_two_classes() -> None:
+    kinds = [motion.kind for motion in MOTIONS.values()]
+    assert set(kinds) == set(KINDS)
+    assert all(kinds.count(kind) == 2 for kind in KINDS)
+
+
+def test_bounce_falls_with_constant_acceleration() -> None:
+    height = poses_of("Bounce", np.linspace(0.01, 0.99, 99))[0, :, 1]
+    np.testing.assert_allclose(np.diff(height, n=2), np.diff(height, n=2)[0], atol=1e-9)
+    assert np.diff(height, n=2)[0] > 0  # downwards
+
+
+def test_roll_does_not_slip_and_slide_does_not_turn() -> None:
+    rolling, sliding = poses_of("Roll")[0], poses_of("Slide")[0]
+    np.testing.assert_allclose(np.diff(rolling[:, 0]), WHEEL_RADIUS * np.diff(rolling[:, 3]), atol=1e-9)
+    np.testing.assert_array_equal(rolling[:, :2], sliding[:, :2])
+    assert np.ptp(sliding[:, 3]) == 0
+
+
+def test_pendulum_keeps_its_distance_from_the_pivot_and_points_at_it() -> None:
+    x, y, _, angle = poses_of("Pendulum")[0].T
+    np.testing.assert_allclose(np.hypot(x, y + 0.4), 0.5)
+    np.testing.assert_allclose(np.stack([np.cos(angle), np.sin(angle)]), np.stack([x, y + 0.4]) / 0.5, atol=1e-9)
+
+
+def test_orbit_keeps_the_bodies_opposite_and_meet_brings_them_together() -> None:
+    orbit, meeting = poses_of("Orbit"), poses_of("Meet")
+    np.testing.assert_allclose(orbit[0, :, :2], -orbit[1, :, :2])
+    np.testing.assert_allclose(np.hypot(orbit[0, :, 0], orbit[0, :, 1]), 0.45)
+    distance = meeting[1, :, 0] - meeting[0, :, 0]
+    assert distance.min() < 0.5 < 1.5 < distance.max()
+
+
+def test_mirroring_twice_and_turning_back_give_the_same_poses() -> None:
+    poses = poses_of("Spiral")
+    np.testing.assert_allclose(mirrored(mirrored(poses)), poses)
+    np.testing.assert_allclose(turned(turned(poses, 0.7), -0.7), poses, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_mask_is_centred_smooth_and_within_its_sprite(kind: str) -> None:
+    alpha = mask(KINDS[kind](np.random.default_rng(0)), 64)
+    assert alpha.shape == (64, 64)
+    assert alpha.min() == 0 and alpha.max() == 1
+    assert ((alpha > 0) & (alpha < 1)).any()
+    assert max(alpha[0].max(), alpha[-1].max(), alpha[:, 0].max(), alpha[:, -1].max()) == 0
+    rows, columns = np.indices(alpha.shape)
+    assert abs(np.average(rows, weights=alpha) - 31.5) < 6
+    assert abs(np.average(columns, weights=alpha) - 31.5) < 2
+
+
+def test_a_body_is_drawn_where_its_pose_says_to_a_tenth_of_a_pixel() -> None:
+    look = draw_look(np.random.default_rng(0), kind="ball", width=64, height=48, difficulty=0.0)
+    look.sprite[..., :3], look.background[:], look.light[:] = 255, 0, 1
+    poses = np.array([[[0.25, -0.1, 1.0, 0.3]]])
+    still = np.eye(2, 3)[None]
+    frame = render(look, Shot(poses, np.zeros((0, 1, 4)), np.zeros((0, 2)), still))[0, ..., 0]
+    rows, columns = np.indices(frame.shape)
+    centre = np.average(columns, weights=frame), np.average(rows, weights=frame)
+    np.testing.assert_allclose(centre, [31.5 + 0.25 * 24, 23.5 - 0.1 * 24], atol=0.1)
+
+
+def test_placing_a_sprite_puts_its_middle_at_the_pose() -> None:
+    matrix = placed(np.array([0.3, -0.2, 1.5, 0.7]), radius=0.3, side=33)
+    np.testing.assert_allclose(matrix @ [16, 16, 1], [0.3, -0.2])
+    right_edge = matrix @ [16 + 16.5, 16, 1] - [0.3, -0.2]
+    np.testing.assert_allclose(np.hypot(*right_edge), MARGIN * 0.3 * 1.5)
+
+
+def test_composing_applies_the_first_map_first() -> None:
+    rng = np.random.default_rng(0)
+    first, second, point = rng.normal(size=(2, 3)), rng.normal(size=(2, 3)), rng.normal(size=2)
+    slowly = second @ np.append(first @ np.append(point, 1), 1)
+    np.testing.assert_allclose(compose(second, first) @ np.append(point, 1), slowly)
+
+
+@pytest.mark.parametrize("name", list(PATTERNS))
+def test_a_pattern_shows_both_colours_and_has_no_hard_edges(name: str) -> None:
+    pattern = PATTERNS[name](np.random.default_rng(0), 60, 90)
+    assert pattern.shape == (60, 90)
+    assert 0 <= pattern.min() < 0.3 and 0.7 < pattern.max() <= 1
+    assert np.abs(np.diff(pattern, axis=1)).max() < 0.9
+
+
+def test_every_kind_of_object_has_a_home_of_its_own() -> None:
+    assert set(HOMES) == set(KINDS)
+    assert set(HOMES.values()) == set(PATTERNS)
+
+
+def test_clips_of_a_group_look_alike_and_groups_do_not() -> None:
+    colours = np.array(
+        [
+            [draw_clip(ClipName("Orbit", group, number), SETTINGS).mean((0, 1, 2)) for number in (1, 2, 3)]
+            for group in range(1, 9)
+        ]
+    )  # (groups, clips, 3)
+    within = np.linalg.norm(colours - colours.mean(1, keepdims=True), axis=2).mean()
+    between = np.linalg.norm(colours.mean(1) - colours.mean((0, 1)), axis=1).mean()
+    assert within < 0.25 * between
+
+
+def test_clips_of_a_group_move_differently() -> None:
+    motion = MOTIONS["Orbit"]
+    one, two = (draw_shot(np.random.default_rng(seed), motion, num_frames=8, fps=25, difficulty=0.5) for seed in (1, 2))
+    assert np.abs(one.camera - two.camera).max() > 0.01
+    assert np.abs(one.bodies - two.bodies).max() > 0.01
+    assert np.abs(one.distractors - two.distractors).max() > 0.01
+
+
+def test_without_difficulty_the_camera_stands_still_and_nothing_distracts() -> None:
+    camera = draw_camera(np.random.default_rng(0), np.arange(8) / 25, difficulty=0.0)
+    np.testing.assert_allclose(camera, np.broadcast_to(np.eye(2, 3), (8, 2, 3)), atol=1e-12)
+    shot = draw_shot(np.random.default_rng(0), MOTIONS["Spin"], num_frames=8, fps=25, difficulty=0.0)
+    assert shot.distractors.shape == (0, 8, 4)
+
+
+def test_optical_flow_of_a_still_scene_is_the_camera_motion() -> None:
+    look = draw_look(np.random.default_rng(3), kind="ball", width=112, height=84, difficulty=0.5)
+    camera = np.array([np.eye(2, 3), np.eye(2, 3)])
+    camera[1, :, 2] = 2.0 / 42, -1.0 / 42  # two pixels to the right, one up
+    empty = np.zeros((0, 2, 4))
+    frames = render(look, Shot(empty, empty, np.zeros((0, 2)), camera))
+    first, second = (cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in frames)
+    flow = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM).calc(first, second, None)
+    np.testing.assert_allclose(np.median(flow[10:-10, 10:-10], axis=(0, 1)), [2.0, -1.0], atol=0.1)
+
+
+def test_speed_in_seconds_does_not_depend_on_the_frame_rate() -> None:
+    slow, fast = (
+        draw_shot(np.random.default_rng(0), MOTIONS["Bounce"], num_frames=number, fps=fps, difficulty=0.5)
+        for number, fps in ((5, 10), (9, 20))
+    )
+    np.testing.assert_allclose(slow.bodies, fast.bodies[:, ::2])
