@@ -1,0 +1,55 @@
+"""TV-L1 on real clips of UCF-101: the backends agree, and find a known flow as well as OpenCV does."""
+
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from preprocess.flow import make_flow, to_grey
+from tests.preprocess.test_flow import distance, smooth_flow, warped_pair
+
+pytestmark = pytest.mark.real
+CENTRE = np.s_[..., 60:180, 80:240]  # a quarter of a frame of UCF-101, to save time
+
+
+@pytest.fixture(scope="module")
+def pairs(real_videos: Path) -> np.ndarray:
+    """(classes, 2, H, W): two frames from the middle of one video of each class."""
+    result = []
+    for folder in sorted(path for path in real_videos.iterdir() if path.is_dir()):
+        video = sorted(folder.glob("*.avi"))[0]
+        with av.open(str(video), metadata_errors="ignore") as container:
+            frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        middle = len(frames) // 2
+        result.append(to_grey(np.stack(frames[middle : middle + 2])))
+    assert result, f"no class in {real_videos}"
+    return np.stack(result)
+
+
+@pytest.fixture(scope="module")
+def reference(pairs: np.ndarray) -> np.ndarray:
+    """OpenCV's flow of the pairs, (classes, 2, H, W)."""
+    flow = make_flow("opencv")
+    return np.concatenate([flow(pair) for pair in pairs])
+
+
+@pytest.mark.parametrize(("backend", "limit"), [("numba", 0.002), ("torch", 0.05)])
+def test_backends_agree_with_opencv_on_real_pairs(
+    backend: str, limit: float, pairs: np.ndarray, reference: np.ndarray
+) -> None:
+    flow = make_flow(backend)
+    assert distance(np.concatenate([flow(pair) for pair in pairs]), reference) < limit
+
+
+@pytest.mark.parametrize("backend", ["numba", "torch"])
+def test_known_flow_of_real_frames_is_found_as_well_as_by_opencv(backend: str, pairs: np.ndarray) -> None:
+    truth = smooth_flow(*pairs.shape[2:], size=2.0)
+    ours, opencv = make_flow(backend), make_flow("opencv")
+    errors = []
+    for pair in pairs:
+        warped = np.ascontiguousarray(warped_pair(pair[1], truth)[CENTRE])
+        errors.append([distance(flow(warped)[0], truth[CENTRE]) for flow in (ours, opencv)])
+    mean, reference = np.mean(errors, axis=0)
+    assert reference < 1.0
+    assert mean < 1.01 * reference + 0.001

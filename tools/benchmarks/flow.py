@@ -1,0 +1,105 @@
+"""TV-L1: milliseconds a pair of our backends and of OpenCV, and how far their flows are apart."""
+
+import statistics
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import av
+import cv2
+import numpy as np
+import typer
+
+from benchmarks.measure import show
+from preprocess.flow import BACKENDS, FlowBackend, make_flow, to_grey
+
+REFERENCE = "opencv"
+Run = tuple[float, float]  # seconds by the clock and of CPU
+
+
+def command(
+    video: Annotated[Path, typer.Argument(help="any video; TV-L1 takes about a second a pair at 320x240")],
+    pairs: Annotated[int, typer.Option(min=1, help="pairs of frames, spread over the video")] = 5,
+    backends: Annotated[str, typer.Option(help=f"some of {','.join(BACKENDS)}")] = "numba,opencv",
+    threads: Annotated[int, typer.Option(min=1, help="threads of OpenCV and torch; numba uses one")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="runs of our backends a pair; the median counts")] = 3,
+    json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """TV-L1: ours against OpenCV's, alternately on the same pairs after a warm-up."""
+    names = [REFERENCE] + [name for name in backends.split(",") if name != REFERENCE]
+    if unknown := set(names) - set(BACKENDS):
+        raise typer.BadParameter(f"unknown backend {', '.join(unknown)}; choose from {', '.join(BACKENDS)}")
+    frames = read_pairs(video, pairs)
+    cv2.setNumThreads(threads)
+    if "torch" in names:
+        import torch
+
+        torch.set_num_threads(threads)
+    flows = {name: make_flow(name) for name in names}
+    first = {name: _timed(flow, frames[0][:, :32, :32])[0] for name, flow in flows.items()}  # compiles
+    runs: dict[str, list[Run]] = {name: [] for name in names}
+    distances: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    for pair in frames:
+        results = {}
+        for name, flow in flows.items():
+            timed = [_timed(flow, pair) for _ in range(1 if name == REFERENCE else repeats)]
+            wall, cpu = (statistics.median(run[i] for run in timed) for i in range(2))
+            runs[name].append((wall, cpu))
+            results[name] = timed[-1][2]
+        for name in names:
+            distances[name].append(np.linalg.norm(results[name] - results[REFERENCE], axis=1))
+    show(_summary(frames, flows, first, runs, distances, threads), as_json=json)
+
+
+def read_pairs(video: Path, count: int) -> list[np.ndarray]:
+    """`count` grey pairs (2, H, W) of neighbouring frames, spread evenly over the video."""
+    if not video.is_file():
+        raise typer.BadParameter(f"no video {video}")
+    with av.open(str(video), metadata_errors="ignore") as container:
+        length = sum(1 for _ in container.decode(video=0))
+    if length < 2:
+        raise typer.BadParameter(f"{video} has {length} frames; a pair needs 2")
+    starts = np.unique(np.linspace(0, length - 2, count).round().astype(int))
+    wanted = set(starts) | set(starts + 1)
+    with av.open(str(video), metadata_errors="ignore") as container:
+        kept = {
+            number: to_grey(frame.to_ndarray(format="rgb24"))
+            for number, frame in enumerate(container.decode(video=0))
+            if number in wanted
+        }
+    return [np.stack([kept[start], kept[start + 1]]) for start in starts]
+
+
+def _timed(flow: FlowBackend, pair: np.ndarray) -> tuple[float, float, np.ndarray]:
+    """Seconds by the clock, seconds of CPU, and the flow."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = flow(np.ascontiguousarray(pair))
+    return time.perf_counter() - wall, time.process_time() - cpu, result
+
+
+def _summary(
+    frames: list[np.ndarray],
+    flows: dict[str, FlowBackend],
+    first: dict[str, float],
+    runs: dict[str, list[Run]],
+    distances: dict[str, list[np.ndarray]],
+    threads: int,
+) -> dict[str, Any]:
+    """One flat mapping; differences in pixels, over all pixels of all pairs. On a busy machine, look at the CPU."""
+    height, width = frames[0].shape[1:]
+    results: dict[str, Any] = {"frame_size": f"{width}x{height}", "pairs": len(frames), "threads": threads}
+    wall, cpu = ({name: sum(run[i] for run in runs[name]) for name in flows} for i in range(2))
+    for name, flow in flows.items():
+        results[f"{name}_version"] = flow.version
+        results[f"{name}_ms_a_pair"] = 1000 * wall[name] / len(frames)
+        results[f"{name}_cpu_ms_a_pair"] = 1000 * cpu[name] / len(frames)
+    for name in flows:
+        if name != REFERENCE:
+            ratios = [theirs[1] / ours[1] for theirs, ours in zip(runs[REFERENCE], runs[name], strict=True)]
+            results[f"{name}_ratio"] = wall[REFERENCE] / wall[name]
+            results[f"{name}_cpu_ratio"] = cpu[REFERENCE] / cpu[name]
+            results[f"{name}_cpu_ratio_worst_pair"] = min(ratios)
+            results[f"{name}_mean_difference_px"] = float(np.mean(distances[name]))
+            results[f"{name}_p95_difference_px"] = float(np.percentile(distances[name], 95))
+            results[f"{name}_first_call_s"] = first[name]
+    return results
