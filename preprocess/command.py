@@ -55,7 +55,7 @@ def preprocess(
     max_frames: int = typer.Option(0, min=0, help="Only the first frames of each video; 0 = all.", rich_help_panel=HOW),
     quality: int = typer.Option(18, min=0, max=51, help="x264 crf, lower is finer; flow 3 finer.", rich_help_panel=HOW),
     flow_backend: str = typer.Option(
-        "auto", help="TV-L1 by numba (CPU), torch (GPU), or opencv (reference, slow).", rich_help_panel=HOW
+        "auto", help="TV-L1 by numba (CPU), numba-fast, torch (GPU), or opencv (reference, slow).", rich_help_panel=HOW
     ),
     flow_bound: float = typer.Option(20.0, help="Motion is clipped to +-this many pixels.", rich_help_panel=HOW),
     flow_parameters: str = typer.Option(

@@ -3,7 +3,8 @@
     flow = make_flow(choose_backend("auto"))
     uv = flow(to_grey(frames))      # uint8 (N + 1, H, W, 3) -> grey (N + 1, H, W) -> float32 (N, 2, H, W)
 
-`numba` runs fused loops on one CPU core, `torch` a batch of pairs on any device, `opencv` is the reference.
+`numba` runs fused loops on one CPU core and gives OpenCV's flow to the last bit; `numba-fast` rounds more freely
+and takes about half the time; `torch` runs a batch of pairs on any device; `opencv` is the reference.
 Zach, Pock, Bischof, "A Duality Based Approach for Realtime TV-L1 Optical Flow" (DAGM 2007); Sanchez Perez,
 Meinhardt-Llopis, Facciolo, "TV-L1 Optical Flow Estimation" (IPOL 2013).
 """
@@ -20,7 +21,7 @@ from preprocess.flow.parameters import FlowParameters
 
 __all__ = ["BACKENDS", "FlowBackend", "FlowParameters", "choose_backend", "make_flow", "to_grey"]
 
-BACKENDS = ("numba", "torch", "opencv")
+BACKENDS = ("numba", "numba-fast", "torch", "opencv")
 
 
 class FlowBackend(Protocol):
@@ -53,10 +54,10 @@ def make_flow(backend: str, parameters: FlowParameters | None = None, *, device:
         from preprocess.flow.torch_ import TorchFlow
 
         return TorchFlow(parameters, device)
-    if backend == "numba":
+    if backend in ("numba", "numba-fast"):
         from preprocess.flow.numba_ import NumbaFlow
 
-        return NumbaFlow(parameters)
+        return NumbaFlow(parameters, exact=backend == "numba")
     from preprocess.flow.opencv import OpenCVFlow
 
     return OpenCVFlow(parameters)

@@ -11,6 +11,7 @@ from numba import njit
 
 from preprocess.flow.illumination import iterate_light_
 from preprocess.flow.iteration import iterate_
+from preprocess.flow.iteration_fast import iterate_fast_
 from preprocess.flow.median import median_
 from preprocess.flow.options import COMPILE, fingerprint
 from preprocess.flow.warping import pack_, warp_
@@ -39,10 +40,12 @@ def _compiled(sources: int) -> Callable[..., int]:
         outer: int,
         inner: int,
         median: int,
+        exact: bool,
     ) -> int:
         """Improves the flow `u` from image `first` to `second` (H, W), in place; `p` is set to 0 first.
 
         `packed`, `filtered` and `data` are scratch. `epsilon` bounds the sum of squared changes of an iteration.
+        `exact`: every operation is rounded as OpenCV does it.
         """
         height, width = first.shape
         pack_(second, packed)
@@ -59,7 +62,9 @@ def _compiled(sources: int) -> Callable[..., int]:
                         median_(u[k], filtered, height, width, stride, median)
                         u[k][:] = filtered
                 for _ in range(inner):
-                    if gamma == 0:
+                    if gamma == 0 and not exact:
+                        error = iterate_fast_(u, p, data, inside, height, stride, bound, theta, step)
+                    elif gamma == 0:
                         error = iterate_(u, p, data, inside, height, stride, bound, theta, step)
                     else:
                         error = iterate_light_(u, p, data, height, width, stride, bound, theta, step, gamma)

@@ -5,7 +5,7 @@ import cv2
 import numpy as np
 import pytest
 
-from preprocess.flow import illumination, iteration, median, warping
+from preprocess.flow import illumination, iteration, iteration_fast, median, warping
 from preprocess.flow.numba_ import Level
 
 BOUND, THETA, STEP, GAMMA = (np.float32(value) for value in (0.045, 0.3, 0.25 / 0.3, 0.7))
@@ -60,15 +60,15 @@ def slow_iteration(level: Level, planes: int) -> tuple[np.ndarray, np.ndarray, f
     return new_u, new_p, error
 
 
-@pytest.mark.parametrize("planes", [2, 3])
+@pytest.mark.parametrize("kernel", ["exact", "fast", "illumination"])
 @pytest.mark.parametrize(("height", "width"), [(3, 3), (7, 16), (12, 17), (5, 31)])
-def test_iteration_is_its_slow_twin(height: int, width: int, planes: int) -> None:
+def test_iteration_is_its_slow_twin(height: int, width: int, kernel: str) -> None:
+    planes = 3 if kernel == "illumination" else 2
     level = filled_level(height, width, planes)
     u, p, error = slow_iteration(level, planes)
     if planes == 2:
-        result = iteration.iterate_(
-            level.u, level.p, level.data, level.inside, height, level.stride, BOUND, THETA, STEP
-        )
+        iterate = iteration.iterate_ if kernel == "exact" else iteration_fast.iterate_fast_
+        result = iterate(level.u, level.p, level.data, level.inside, height, level.stride, BOUND, THETA, STEP)
     else:
         result = illumination.iterate_light_(
             level.u, level.p, level.data, height, width, level.stride, BOUND, THETA, STEP, GAMMA

@@ -34,7 +34,7 @@ def reference(pairs: np.ndarray) -> np.ndarray:
     return np.concatenate([flow(pair) for pair in pairs])
 
 
-@pytest.mark.parametrize(("backend", "limit"), [("numba", 0.002), ("torch", 0.05)])
+@pytest.mark.parametrize(("backend", "limit"), [("numba", 0.002), ("numba-fast", 0.05), ("torch", 0.05)])
 def test_backends_agree_with_opencv_on_real_pairs(
     backend: str, limit: float, pairs: np.ndarray, reference: np.ndarray
 ) -> None:
@@ -42,7 +42,7 @@ def test_backends_agree_with_opencv_on_real_pairs(
     assert distance(np.concatenate([flow(pair) for pair in pairs]), reference) < limit
 
 
-@pytest.mark.parametrize("backend", ["numba", "torch"])
+@pytest.mark.parametrize("backend", ["numba", "numba-fast", "torch"])
 def test_known_flow_of_real_frames_is_found_as_well_as_by_opencv(backend: str, pairs: np.ndarray) -> None:
     truth = smooth_flow(*pairs.shape[2:], size=2.0)
     ours, opencv = make_flow(backend), make_flow("opencv")

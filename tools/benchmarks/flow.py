@@ -20,7 +20,7 @@ Run = tuple[float, float]  # seconds by the clock and of CPU
 def command(
     video: Annotated[Path, typer.Argument(help="any video; TV-L1 takes about a second a pair at 320x240")],
     pairs: Annotated[int, typer.Option(min=1, help="pairs of frames, spread over the video")] = 5,
-    backends: Annotated[str, typer.Option(help=f"some of {','.join(BACKENDS)}")] = "numba,opencv",
+    backends: Annotated[str, typer.Option(help=f"some of {','.join(BACKENDS)}")] = "numba,numba-fast,opencv",
     threads: Annotated[int, typer.Option(min=1, help="threads of OpenCV and torch; numba uses one")] = 1,
     repeats: Annotated[int, typer.Option(min=1, help="runs of our backends a pair; the median counts")] = 3,
     json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
