@@ -8,12 +8,12 @@ PyAV is the default: it is well kept and brings its own FFmpeg. One shared refor
 
 # T frames, H W pixels
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 import av
 import numpy as np
@@ -93,7 +93,7 @@ class AvReader:
         for frame in self._decode():
             if frame.width * frame.height > MAX_PIXELS:
                 raise ValueError(f"frames of {frame.width}x{frame.height} are too large")
-            yield np.ascontiguousarray(np.rot90(self._rgb(frame), k=frame.rotation // 90))
+            yield np.rot90(self._rgb(frame), k=frame.rotation // 90).copy()
 
     def read_rgb(self, frame_numbers: Sequence[int]) -> Frames:
         return self._pick(frame_numbers, self._rgb)
@@ -109,7 +109,10 @@ class AvReader:
         return first.rotation
 
     def _rgb(self, frame: av.VideoFrame) -> Frames:
-        return np.asarray(self._reformatter.reformat(frame, format="rgb24").to_ndarray(), np.uint8)
+        """(H, W, 3) RGB, a view of the decoder's memory."""
+        plane = self._reformatter.reformat(frame, format="rgb24").planes[0]
+        rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
+        return rows[:, : 3 * frame.width].reshape(frame.height, frame.width, 3)
 
     def _decode(self) -> Iterator[av.VideoFrame]:
         try:
@@ -117,16 +120,18 @@ class AvReader:
         except (av.error.FFmpegError, OSError) as error:
             raise ValueError(f"decoding stopped: {_words(error)}") from error
 
-    def _pick(self, frame_numbers: Sequence[int], convert: Any) -> Frames:
+    def _pick(self, frame_numbers: Sequence[int], convert: Callable[[av.VideoFrame], Frames]) -> Frames:
         """Decodes forward through the wanted frames; jumps over gaps that hold a keyframe."""
-        wanted = sorted(set(frame_numbers))
-        found: dict[int, Frames] = {}
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(frame_numbers):
+            places.setdefault(number, []).append(place)
         assert self._stream.time_base is not None
-        ticks = 1 / (self.fps * self._stream.time_base)  # stream ticks a frame
+        ticks = float(1 / (self.fps * self._stream.time_base))  # stream ticks a frame
+        picked: Frames | None = None
         decoding: Iterator[av.VideoFrame] = iter(())
-        here = None
-        for number in wanted:
-            if here is None or number > here + JUMP:
+        here = -JUMP - 1
+        for number in sorted(places):
+            if number > here + JUMP:
                 self._container.seek(int(number * ticks), stream=self._stream)
                 decoding = self._decode()
             for frame in decoding:
@@ -136,8 +141,13 @@ class AvReader:
                     break
             if here != number:
                 raise ValueError(f"frame {number} is not in the file")
-            found[number] = convert(frame)
-        return np.stack([found[number] for number in frame_numbers])
+            values = convert(frame)
+            if picked is None:
+                picked = np.empty((len(frame_numbers), *values.shape), np.uint8)
+            for place in places[number]:
+                picked[place] = values
+        assert picked is not None
+        return picked
 
     def __enter__(self) -> Self:
         return self
@@ -198,9 +208,10 @@ def sane_fps(rate: Fraction | None) -> Fraction:
 
 
 def _luma(frame: av.VideoFrame) -> Frames:
+    """(H, W) luma, a view of the decoder's memory."""
     plane = frame.planes[0]
     rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
-    return rows[: frame.height, : frame.width].copy()
+    return rows[: frame.height, : frame.width]
 
 
 def _words(error: Exception) -> str:

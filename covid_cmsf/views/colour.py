@@ -40,19 +40,20 @@ def saturation_(clip: Tensor, factor: float) -> Tensor:
 def hue_(clip: Tensor, shift: float) -> Tensor:
     """Turns every colour by `shift` circles (-0.5..0.5), keeping its value and chroma (HSV)."""
     red, green, blue = clip.unbind(1)
-    high, low = torch.maximum(torch.maximum(red, green), blue), torch.minimum(torch.minimum(red, green), blue)
-    chroma = high - low
-    inverse = chroma.clamp(min=1e-8).reciprocal_()
+    high = clip.amax(1)
+    chroma = high - clip.amin(1)
     # The position on the colour circle in sixths, 0 = red; where grey, anything: chroma is 0.
-    from_red = (green - blue).mul_(inverse)
-    from_green = (blue - red).mul_(inverse).add_(2)
-    from_blue = (red - green).mul_(inverse).add_(4)
-    sixth = torch.where(high == red, from_red, torch.where(high == green, from_green, from_blue)).add_(6 * shift)
-    for channel, offset in enumerate((3, 1, -1)):
-        # HSV back to RGB: high - chroma * clip(2 - d, 0, 1), d the way from here to the channel's dark point, mod 6.
-        d = sixth + offset
-        d.sub_((d * (1 / 6)).round_(), alpha=6).abs_()
-        torch.sub(high, d.neg_().add_(2).clamp_(0, 1).mul_(chroma), out=clip[:, channel])
+    from_green = (blue - red).add_(chroma, alpha=2)
+    from_blue = (red - green).add_(chroma, alpha=4)
+    # 0 where the channel is the highest, else 1: on a CPU several times faster than comparing and `torch.where`.
+    not_red, not_green = (high - red).ceil_(), (high - green).ceil_()
+    sixth = torch.lerp(green - blue, torch.lerp(from_green, from_blue, not_green), not_red)
+    sixth.div_(chroma.clamp(min=1e-8)).add_(6 * shift)
+    # HSV back to RGB: high - chroma * clip(2 - d, 0, 1), d the way from here to the channel's dark point, mod 6.
+    dark_points = torch.tensor([3.0, 1.0, -1.0], device=clip.device).view(3, 1, 1)
+    d = sixth.unsqueeze(1) + dark_points  # (T, 3, H, W)
+    d.sub_((d * (1 / 6)).round_(), alpha=6).abs_()
+    torch.addcmul(high.unsqueeze(1), chroma.unsqueeze(1), (2 - d).clamp_(0, 1), value=-1, out=clip)
     return clip
 
 

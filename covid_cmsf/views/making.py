@@ -42,7 +42,7 @@ def _with_colours(codes: Tensor, draw: ViewDraw, chosen: Modality, flow_bound: f
     group = CHUNK if codes.device.type == "cpu" else num_frames
     for start in range(0, num_frames, group):
         frames = clip[start : start + group]
-        frames.copy_(to_values(codes[start : start + group], chosen, flow_bound=flow_bound))
+        to_values(codes[start : start + group], chosen, flow_bound=flow_bound, out=frames)
         if draw.colour is not None:
             jitter_(frames, draw.colour)
         if draw.grey is not None:

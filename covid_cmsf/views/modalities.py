@@ -62,23 +62,22 @@ def modality(name: str, *, flow_style: FlowStyle = "motion") -> Modality:
     return COCLR_FLOW if name == "flow" and flow_style == "coclr" else MODALITIES[name]
 
 
-def to_values(codes: Tensor, chosen: Modality, *, flow_bound: float) -> Tensor:
+def to_values(codes: Tensor, chosen: Modality, *, flow_bound: float, out: Tensor | None = None) -> Tensor:
     """uint8 (T, C, H, W) -> float: 0..1 for pictures, pixels for flow. CoCLR's flow is a picture of three channels."""
-    values = codes.to(torch.float32, memory_format=torch.contiguous_format)
-    if chosen.signed_x:
-        return values.mul_(2 * flow_bound / 255).sub_(flow_bound)
-    values = values.mul_(1 / 255)
-    if chosen.stored == "flow":
-        constant = torch.full_like(values[:, :1], 128 / 255)
-        return torch.cat([constant, values[:, 1:2], values[:, 0:1]], dim=1)  # (128, y, x)
-    return values
+    t, _, h, w = codes.shape
+    out = torch.empty(t, chosen.num_channels, h, w, device=codes.device) if out is None else out
+    if chosen.stored == "flow" and not chosen.signed_x:
+        out[:, 0] = 128
+        out[:, 1:].copy_(codes.flip(1))  # (128, y, x)
+    else:
+        out.copy_(codes)
+    return out.mul_(2 * flow_bound / 255).sub_(flow_bound) if chosen.signed_x else out.mul_(1 / 255)
 
 
 def normalise_(values: Tensor, chosen: Modality) -> Tensor:
     """Subtracts the mean and divides by the standard deviation of each channel (dim 1), in place."""
-    for channel, (mean, std) in enumerate(zip(chosen.mean, chosen.std, strict=True)):
-        values[:, channel].sub_(mean).mul_(1 / std)
-    return values
+    mean, std = (torch.tensor(numbers, device=values.device).view(-1, 1, 1) for numbers in (chosen.mean, chosen.std))
+    return values.sub_(mean).div_(std)
 
 
 def normalised(codes: Tensor, chosen: Modality, *, flow_bound: float, mirrored: bool) -> Tensor:
