@@ -1,0 +1,97 @@
+"""What every encoder of the zoo can do: a clip goes in, a feature comes out.
+
+    encoder = create_encoder("s3d")
+    encoder(clip)             # (B, C, T, H, W) -> (B, num_features)
+    encoder.features(clip)    # (B, C, T, H, W) -> (B, num_features, t, h, w)
+
+An image (B, C, H, W) is a clip of one frame. Nothing is normalised here, neither the pixels nor the feature.
+"""
+
+# B batch, C channels, T frames, H W pixels; t h w what the strides leave of them
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Size = tuple[int, int, int]  # (T, H, W)
+
+
+class Encoder(nn.Module):
+    """Base of the zoo: checks the clip, runs `trunk` over it, averages over time and space.
+
+    `trunk` keeps its weights channels-last, and the clip is brought to that layout too: the convolutions of
+    CPUs and of GPUs with half precision run faster so, and the numbers stay the same.
+    """
+
+    first_conv: str  # the state-dict key of the convolution that sees the pixels
+    smallest_clip: Size  # what the strides survive
+    memory_format: torch.memory_format
+
+    def __init__(self, trunk: nn.Sequential, *, name: str, in_channels: int, num_features: int) -> None:
+        super().__init__()
+        self.name = name
+        self.in_channels = in_channels
+        self.num_features = num_features
+        self.frozen = False
+        self.trunk = trunk.to(memory_format=self.memory_format)
+
+    def features(self, clip: Tensor) -> Tensor:
+        """The feature map (B, num_features, t, h, w) of a clip (B, C, T, H, W) or an image (B, C, H, W)."""
+        raise NotImplementedError
+
+    def forward(self, clip: Tensor) -> Tensor:
+        """The feature (B, num_features): the feature map averaged over time and space."""
+        return self.features(clip).mean(dim=(2, 3, 4))
+
+    def train(self, mode: bool = True) -> "Encoder":
+        """As usual, but a frozen encoder stays in eval mode, whoever calls `train` on the whole."""
+        super().train(mode and not self.frozen)
+        return self
+
+    def checked(self, clip: Tensor) -> Tensor:
+        """The clip as (B, C, T, H, W); ValueError when this encoder cannot take it."""
+        if clip.dim() not in (4, 5):
+            raise ValueError(
+                f"{self.name} takes a clip (B, C, T, H, W) or an image (B, C, H, W), not {tuple(clip.shape)}"
+            )
+        if not clip.is_floating_point():
+            raise ValueError(f"{self.name} takes normalised floating-point clips, not {clip.dtype}")
+        clip = clip.unsqueeze(2) if clip.dim() == 4 else clip
+        if clip.shape[1] != self.in_channels:
+            raise ValueError(f"this {self.name} takes {self.in_channels} input channels, the clip has {clip.shape[1]}")
+        if any(given < least for given, least in zip(clip.shape[2:], self.smallest_clip, strict=True)):
+            raise ValueError(
+                f"a clip of {_words(clip.shape[2:])} is too small for {self.name}: "
+                f"its strides need at least {_words(self.smallest_clip)}"
+            )
+        return clip
+
+
+E = TypeVar("E", bound=nn.Module)
+
+
+def freeze_(module: E) -> E:
+    """Eval mode, no gradients, for good: a guide or a feature extractor. Call it under `torch.inference_mode()`.
+
+    Encoders inside ignore a later `train()`, so their batch-norm statistics cannot move either.
+    """
+    module.requires_grad_(False)
+    for part in module.modules():
+        if isinstance(part, Encoder):
+            part.frozen = True
+    module.eval()
+    return module
+
+
+def parse_size(text: str) -> Size:
+    """`32x128x128` -> (32, 128, 128): frames, height, width."""
+    parts = text.lower().replace("×", "x").split("x")
+    if len(parts) != 3 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"size {text!r} is not of the form TxHxW, for example 32x128x128")
+    return int(parts[0]), int(parts[1]), int(parts[2])
+
+
+def _words(size: tuple[int, ...]) -> str:
+    frames, height, width = size
+    return f"{frames} frame{'s' if frames != 1 else ''} at {height}x{width}"

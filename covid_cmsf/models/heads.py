@@ -1,0 +1,91 @@
+"""Heads: feature -> embedding (projector, predictor) or feature -> class scores.
+
+Every head is an `MLP`, so that a layout of three values describes it in a file. Its keys are those of the official
+CMSF code (`0`, `1`, `3` with batch norm) and of MoCo v2 (`0`, `2` without).
+"""
+
+# B batch, D feature or embedding size
+
+from itertools import pairwise
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from covid_cmsf.config import Settings
+
+
+class HeadLayout(Settings):
+    """`sizes` from input to output; ReLU between layers, batch norm before each of them or not."""
+
+    sizes: tuple[int, ...] = Field(min_length=2)
+    batch_norm: bool = False
+    output_batch_norm: bool = False
+
+
+class MLP(nn.Sequential):
+    """Linear [-> batch norm] -> ReLU -> ... -> linear [-> batch norm]. The output is not normalised."""
+
+    def __init__(self, layout: HeadLayout) -> None:
+        layers: list[nn.Module] = []
+        last = len(layout.sizes) - 2
+        for i, (size, next_size) in enumerate(pairwise(layout.sizes)):
+            layers.append(nn.Linear(size, next_size))
+            if layout.batch_norm if i < last else layout.output_batch_norm:
+                layers.append(nn.BatchNorm1d(next_size))
+            if i < last:
+                layers.append(nn.ReLU(inplace=True))
+        super().__init__(*layers)
+        self.layout = layout
+
+
+def projector_layout(num_features: int, *, output_batch_norm: bool = False) -> HeadLayout:
+    """CMSF's projector: d -> 2d -> d/4, batch norm inside (2048 -> 4096 -> 512 for ResNet-50)."""
+    sizes = (num_features, 2 * num_features, num_features // 4)
+    return HeadLayout(sizes=sizes, batch_norm=True, output_batch_norm=output_batch_norm)
+
+
+def predictor_layout(num_features: int) -> HeadLayout:
+    """CMSF's predictor of the online network: d/4 -> 2d -> d/4, batch norm inside."""
+    sizes = (num_features // 4, 2 * num_features, num_features // 4)
+    return HeadLayout(sizes=sizes, batch_norm=True)
+
+
+def coclr_layout(num_features: int, *, embedding_size: int = 128) -> HeadLayout:
+    """CoCLR's and MoCo v2's head: d -> d -> 128, no batch norm."""
+    return HeadLayout(sizes=(num_features, num_features, embedding_size))
+
+
+class Classifier(nn.Module):
+    """Features (B, D) -> class scores (B, num_classes).
+
+    `normalise` scales each feature to unit length first, `batch_norm` then standardises each dimension:
+    CoCLR's linear probe has both, its fine-tuning has neither but a dropout of 0.9.
+    `hidden` puts one layer with a ReLU before the last.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        num_classes: int,
+        *,
+        hidden: int | None = None,
+        dropout: float = 0.0,
+        normalise: bool = False,
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.normalise = normalise
+        self.norm = nn.BatchNorm1d(num_features) if batch_norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        inner = () if hidden is None else (hidden,)
+        self.mlp = MLP(HeadLayout(sizes=(num_features, *inner, num_classes)))
+        final = self.mlp[-1]
+        assert isinstance(final, nn.Linear)
+        nn.init.normal_(final.weight, std=0.01)  # as in CoCLR
+        nn.init.zeros_(final.bias)
+
+    def forward(self, feature: Tensor) -> Tensor:
+        """(B, D) -> (B, num_classes), before the softmax."""
+        if self.normalise:
+            feature = nn.functional.normalize(feature, dim=1)
+        return self.mlp(self.dropout(self.norm(feature)))

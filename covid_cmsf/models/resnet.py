@@ -1,0 +1,67 @@
+"""ResNets (He et al. 2016) on torchvision's layers, for images and for single frames of clips.
+
+The stride sits on the 3x3 convolution (v1.5) and the weights start as in the official CMSF code, which is what
+torchvision does. State-dict keys are torchvision's, without `fc`.
+"""
+
+from collections import OrderedDict
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+from covid_cmsf.models.encoder import Encoder
+from covid_cmsf.models.registry import register
+
+LAYERS = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")
+
+
+class ResNetEncoder(Encoder):
+    """A 2D network; of a clip it sees every frame by itself."""
+
+    first_conv = "trunk.conv1.weight"
+    smallest_clip = (1, 1, 1)
+    memory_format = torch.channels_last
+
+    def __init__(self, net: ResNet, name: str, *, in_channels: int, bn_eps: float) -> None:
+        layers = OrderedDict((layer, getattr(net, layer)) for layer in LAYERS)
+        for module in net.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eps = bn_eps
+        num_features = net.fc.in_features
+        super().__init__(nn.Sequential(layers), name=name, in_channels=in_channels, num_features=num_features)
+
+    def features(self, clip: Tensor) -> Tensor:
+        """(B, C, T, H, W) -> (B, num_features, T, h, w); an image has T = 1."""
+        clip = self.checked(clip)
+        frames = rearrange(clip, "b c t h w -> (b t) c h w").contiguous(memory_format=self.memory_format)
+        return rearrange(self.trunk(frames), "(b t) c h w -> b c t h w", b=clip.shape[0])
+
+
+def _first_conv(width: int, in_channels: int, *, kernel: int, stride: int) -> nn.Conv2d:
+    conv = nn.Conv2d(in_channels, width, kernel, stride=stride, padding=kernel // 2, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv
+
+
+@register("r18", usual_input=(1, 224, 224), summary="ResNet-18")
+def r18(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
+    net = ResNet(BasicBlock, [2, 2, 2, 2])
+    net.conv1 = _first_conv(64, in_channels, kernel=7, stride=2)
+    return ResNetEncoder(net, name, in_channels=in_channels, bn_eps=bn_eps)
+
+
+@register("r50", usual_input=(1, 224, 224), summary="ResNet-50, the image backbone of the paper")
+def r50(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
+    net = ResNet(Bottleneck, [3, 4, 6, 3])
+    net.conv1 = _first_conv(64, in_channels, kernel=7, stride=2)
+    return ResNetEncoder(net, name, in_channels=in_channels, bn_eps=bn_eps)
+
+
+@register("r18_cifar", usual_input=(1, 32, 32), summary="ResNet-18 for small images: 3x3 start, no stride, no pool")
+def r18_cifar(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
+    net = ResNet(BasicBlock, [2, 2, 2, 2])
+    net.conv1 = _first_conv(64, in_channels, kernel=3, stride=1)
+    net.maxpool = nn.Identity()
+    return ResNetEncoder(net, name, in_channels=in_channels, bn_eps=bn_eps)
