@@ -46,7 +46,7 @@ class ClipWriter:
     def write_rgb(self, frame: NDArray[np.uint8]) -> None:
         """Appends an (H, W, 3) RGB frame."""
         picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
-        self._encode(self._reformatter.reformat(picture, format="yuv420p"))
+        self._encode(self._reformatter.reformat(picture, format="yuv420p", threads=1))
 
     def write_luma(self, frame: NDArray[np.uint8]) -> None:
         """Appends an (H, W) grey frame whose values are kept as they are, full range."""

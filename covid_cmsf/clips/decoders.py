@@ -110,7 +110,7 @@ class AvReader:
 
     def _rgb(self, frame: av.VideoFrame) -> Frames:
         """(H, W, 3) RGB, a view of the decoder's memory."""
-        plane = self._reformatter.reformat(frame, format="rgb24").planes[0]
+        plane = self._reformatter.reformat(frame, format="rgb24", threads=1).planes[0]
         rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
         return rows[:, : 3 * frame.width].reshape(frame.height, frame.width, 3)
 
