@@ -1,5 +1,6 @@
 """Errors as one readable line: what the user did wrong ends with exit code 2, everything else with 1."""
 
+import io
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -18,6 +19,9 @@ def run(app: Callable[..., object]) -> NoReturn:
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     setup_logging(debug=debug)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # file names need not be valid text
     try:
         app()
     except SystemExit as end:

@@ -63,7 +63,10 @@ def read_yaml(path: Path, _seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     _check_size(own, path)
     parents = own.pop("extends", [])
     merged: dict[str, Any] = {}
-    for parent in [parents] if isinstance(parents, str) else parents:
+    parents = [parents] if isinstance(parents, str) else parents
+    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
+        raise ValueError(f"{path}: extends must be a path or a list of paths, not {parents!r}")
+    for parent in parents:
         _merge(merged, read_yaml(path.parent / parent, (*_seen, path)))
     _merge(merged, own)
     return merged

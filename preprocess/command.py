@@ -39,8 +39,8 @@ def preprocess(
         help="The collection's lists: folder of UCF-101 or HMDB-51 lists, Kinetics CSV. UCF-101 works without.",
         rich_help_panel=WHAT,
     ),
-    test_fraction: float = typer.Option(
-        0.25, help="Layout folder: share of sources for testing.", rich_help_panel=WHAT
+    test_fraction: float | None = typer.Option(
+        None, help="Layout folder: share of sources for testing; 0.25 when left out.", rich_help_panel=WHAT
     ),
     seed: int = typer.Option(0, help="Layout folder: seed of that split.", rich_help_panel=WHAT),
     source_pattern: str | None = typer.Option(

@@ -5,6 +5,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
+import numpy as np
+
 from covid_cmsf.clips.store_info import StoreInfo
 from preprocess.convert import StageError, convert
 from preprocess.flow import FlowBackend
@@ -33,11 +36,14 @@ def estimate(
     num_samples: int = 5,
 ) -> Estimate:
     """Converts up to `num_samples` videos of different sizes into a temporary folder and throws them away."""
-    sizes = {video: video.path.stat().st_size for video in videos}
+    sizes = {video: video.path.stat().st_size if video.path.exists() else 0 for video in videos}
     ordered = sorted(videos, key=lambda video: (sizes[video], video.video_id))
     count = min(num_samples, len(ordered))
     sample = [ordered[(2 * i + 1) * len(ordered) // (2 * count)] for i in range(count)]
     seconds, written, frames, read, failed = 0.0, 0, 0, 0, 0
+    cv2.setNumThreads(1)  # as in the workers
+    if flow is not None:
+        flow(np.random.default_rng(0).integers(0, 256, (2, 32, 32), dtype=np.uint8))  # compiles
     with tempfile.TemporaryDirectory() as folder:
         targets: dict[str, Path] = {modality: Path(folder) / f"{modality}.mp4" for modality in info.modalities}
         for video in sample:

@@ -2,14 +2,14 @@
 
 A lease is a file `<key>.<generation>`, made with O_EXCL, which is atomic on local disks and on NFS. The holder
 touches it (the heartbeat). When the newest generation goes silent, whoever first creates the next generation has
-taken over; the old holder, should it come back, sees that it was superseded and must not publish. No lease is ever
-changed or renamed by anyone but its holder, so there is nothing to race for.
+taken over; the old holder, should it come back, finds that the newest token is not its own and must not publish.
 
 A holder on the same machine whose process is gone is known to be dead at once. Otherwise silence is measured by the
 file system's own clock (a touched probe file), so clocks that differ between machines do not matter.
 """
 
 import json
+import logging
 import os
 import socket
 import threading
@@ -17,6 +17,8 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -55,20 +57,27 @@ class Leases:
             descriptor = os.open(self._path(lease), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         except FileExistsError:
             return None  # someone else was quicker
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(text)
+        except OSError:
+            self._path(lease).unlink(missing_ok=True)  # an empty lease would block the key until it is stale
+            raise
         with self._lock:
             self._held[key] = lease
         return lease
 
     def still_mine(self, lease: Lease) -> bool:
         """Whether no one has taken over; ask before publishing."""
-        return self._newest(lease.key)[0] == lease.generation
+        newest = self._newest(lease.key)[1]
+        return newest is not None and _read_holder(newest).get("token") == lease.token
 
     def release(self, lease: Lease) -> None:
         """Gives the lease up and removes its older generations. What it protected must be recorded before."""
         with self._lock:
             self._held.pop(lease.key, None)
+        if _read_holder(self._path(lease)).get("token") != lease.token:
+            return  # swept away while this process was silent; the file of that name is someone else's
         for generation in range(lease.generation + 1):
             (self._folder / f"{lease.key}.{generation}").unlink(missing_ok=True)
 
@@ -94,6 +103,8 @@ class Leases:
                 os.utime(self._path(lease))
             except FileNotFoundError:
                 continue  # superseded and cleaned up by the new holder: `still_mine` will say so
+            except OSError as error:  # a network disk that hiccups: try again at the next beat
+                logger.warning("the heartbeat could not reach %s: %s", self._path(lease), error)
 
     def _path(self, lease: Lease) -> Path:
         return self._folder / f"{lease.key}.{lease.generation}"

@@ -4,11 +4,14 @@ Order of events for a video: lease, convert to temporary files, still mine?, ren
 ledger, release. A kill between any two of these loses nothing but the open video.
 """
 
+import errno
 import logging
 import os
 import shutil
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -34,6 +37,7 @@ from preprocess.workers import DISK_FULL, Job, Report, WorkerPool
 logger = logging.getLogger(__name__)
 WORK = ".work"
 POLL_SECONDS = 0.2
+BAD_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)
 
 
 @dataclass
@@ -59,38 +63,50 @@ class Run:
         self._ledger = Ledger(store / WORK / "ledger")
         self._leases = Leases(store / WORK / "leases", seconds=lease_seconds)
         self._lease_seconds = lease_seconds
+        self._reserve = store / WORK / "reserve"  # room for the tables when the disk is full
         self._open: dict[str, tuple[Video, Lease]] = {}
+        self._retry: set[str] = set()  # set aside before, and to be tried again
+        self._crashed: set[str] = set()  # whose worker died once
         self._summary = Summary()
 
     def run(self, videos: list[Video], setups: list[Setup], *, time_limit: float, retry_failed: bool) -> Summary:
         """Converts `videos` (all of the collection, or a shard) and brings the store's tables up to date."""
-        pending = self._pending(videos, retry_failed=retry_failed)
-        summary = self._summary
-        summary.num_videos, summary.num_before = len(videos), len(videos) - len(pending)
-        progress = RunProgress(total=len(videos), done=summary.num_before)
-        failed: OSError | None = None
+        summary, failed = self._summary, None
         with Heart(self._leases, every=self._lease_seconds / 6):
-            pool = WorkerPool(setups[: max(1, len(pending))], time_limit=time_limit) if pending else None
             try:
-                with progress.shown():
-                    if pool is not None:
-                        self._work(pending, pool, progress)
+                self._adopt_tables()
+                self._check_labels()
+                self._write_tables()  # so that the store can be opened from now on, whatever happens
+                self._reserve.write_bytes(bytes(16_384 + 512 * len(self._collection.videos)))
+                pending = self._pending(videos, retry_failed=retry_failed)
+                summary.num_videos, summary.num_before = len(videos), len(videos) - len(pending)
+                if pending:
+                    self._convert(pending, setups[: len(pending)], time_limit)
             except KeyboardInterrupt:
                 summary.interrupted = True
             except OSError as error:
                 failed = error
-            finally:
-                if pool is not None:
-                    pool.close()
-                for video, lease in list(self._open.values()):
-                    self._drop(video, lease)
-            summary.num_frames, summary.seconds = progress.frames, progress.seconds
             self._end(failed)
         return summary
+
+    def _convert(self, pending: deque[Video], setups: list[Setup], time_limit: float) -> None:
+        """Starts the workers, keeps them busy, and leaves nothing open behind."""
+        summary = self._summary
+        progress = RunProgress(total=summary.num_videos, done=summary.num_before)
+        pool = WorkerPool(setups, time_limit=time_limit)
+        try:
+            with progress.shown():
+                self._work(pending, pool, progress)
+        finally:
+            pool.close()
+            for video, lease in list(self._open.values()):
+                self._drop(video, lease)
+            summary.num_frames, summary.seconds = progress.frames, progress.seconds
 
     def _end(self, failed: OSError | None) -> None:
         """Brings the tables up to date, then raises what stopped the run, if anything did."""
         try:
+            self._reserve.unlink(missing_ok=True)
             self._write_tables()
         except OSError as error:
             failed = failed or error
@@ -105,35 +121,53 @@ class Run:
             raise failed
 
     def _pending(self, videos: list[Video], *, retry_failed: bool) -> deque[Video]:
-        self._adopt_tables()
         outcomes = {outcome.video_id: outcome for outcome in self._ledger.outcomes()}
         if retry_failed:
-            for video_id in {v.video_id for v in videos} & outcomes.keys():
-                if isinstance(outcomes[video_id], Failure):
-                    self._ledger.forget(video_id)
-                    del outcomes[video_id]
-        pending = deque(video for video in videos if video.video_id not in outcomes)
+            self._retry = {video_id for video_id, outcome in outcomes.items() if isinstance(outcome, Failure)}
+        settled = outcomes.keys() - self._retry
+        pending = deque(video for video in videos if video.video_id not in settled)
         # Processes that start together begin at different places, so they rarely want the same video.
         pending.rotate(os.getpid() * 2654435761 % max(1, len(pending)))
         return pending
 
     def _adopt_tables(self) -> None:
-        """A merged store, or one whose .work was removed, has tables but no ledger: what they list stays done."""
-        manifest, failures = self._store / "manifest.csv", self._store / "failures.csv"
-        if manifest.is_file() and next(iter(self._ledger.outcomes()), None) is None:
-            for record in read_manifest(manifest):
-                self._ledger.write(record)
-            for failure in read_failures(failures):
-                self._ledger.write(failure)
+        """A merged store, or one whose .work was removed, has tables but no ledger: what they list stays done.
+
+        Once a store, by one process, and the mark that it is done comes last.
+        """
+        mark, manifest = self._store / WORK / "adopted", self._store / "manifest.csv"
+        if mark.exists():
+            return
+        with self._alone():
+            if manifest.is_file() and not mark.exists():
+                for record in read_manifest(manifest):
+                    self._ledger.write(record)
+                for failure in read_failures(self._store / "failures.csv"):
+                    self._ledger.write(failure)
+            mark.touch()
+
+    def _check_labels(self) -> None:
+        """ValueError if the store has videos of other classes whose labels this collection uses too."""
+        videos = {video.video_id for video in self._collection.videos}
+        names = {video.label: video.class_name for video in self._collection.videos}
+        for outcome in self._ledger.outcomes():
+            if isinstance(outcome, ClipRecord) and outcome.video_id not in videos:
+                name = names.get(outcome.label, outcome.class_name)
+                if name != outcome.class_name and outcome.class_name not in names.values():
+                    raise ValueError(
+                        f"the store has {outcome.video_id!r} with label {outcome.label}, which is {name!r} in this "
+                        "collection; use another --out"
+                    )
 
     def _work(self, pending: deque[Video], pool: WorkerPool, progress: RunProgress) -> None:
         """Until every video has an outcome: keep the workers busy, and watch the videos that others hold."""
+        videos = {video.video_id: video for video in pending}
         while pending or pool.busy:
             for _ in range(len(pending)):
                 if not pool.idle:
                     break
                 video = pending.popleft()
-                if self._ledger.outcome(video.video_id) is not None:
+                if self._settled(video):
                     self._summary.num_elsewhere += 1
                     progress.add(videos=1)
                 elif not self._try_start(video, pool):
@@ -141,9 +175,11 @@ class Run:
             for report in pool.reports(timeout=POLL_SECONDS):
                 if report.frames:
                     progress.add(frames=report.frames)
-                else:
-                    self._finish(report)
+                elif self._finish(report):
                     progress.add(videos=1)
+                else:
+                    assert report.job is not None
+                    pending.append(videos[report.job.video_id])
 
     def _try_start(self, video: Video, pool: WorkerPool) -> bool:
         lease = self._leases.claim(key_of(video.video_id))
@@ -152,9 +188,12 @@ class Run:
         if lease.superseded:
             logger.info("taking over %s from a process that died", video.video_id)
             shutil.rmtree(self._tmp / lease.superseded, ignore_errors=True)
-        if self._ledger.outcome(video.video_id) is not None:  # finished between the look and the claim
+        if self._settled(video):  # between the look and the claim
             self._leases.release(lease)
             return False
+        if video.video_id in self._retry:  # under the lease, so that nobody's new record is lost
+            self._ledger.forget(video.video_id)
+            self._retry.discard(video.video_id)
         folder = self._tmp / lease.token
         folder.mkdir(parents=True)
         targets: dict[str, Path] = {modality: folder / f"{modality}.mp4" for modality in self._info.modalities}
@@ -162,17 +201,29 @@ class Run:
         pool.give(Job(video.video_id, video.path, targets))
         return True
 
-    def _finish(self, report: Report) -> None:
-        video, lease = self._open[report.job.video_id]
+    def _settled(self, video: Video) -> bool:
+        """Whether nothing is left to do for this video."""
+        outcome = self._ledger.outcome(video.video_id)
+        return outcome is not None and not (isinstance(outcome, Failure) and video.video_id in self._retry)
+
+    def _finish(self, report: Report) -> bool:
+        """Records the end of a job; False if the video must be looked at again."""
         if report.fatal is not None:
-            raise OSError(DISK_FULL[0], report.fatal)
-        if not self._leases.still_mine(lease):
-            logger.warning("%s was taken over by another process; its result stands", video.video_id)
-        elif report.failure is not None:
-            self._set_aside(video, *report.failure)
-        else:
+            raise OSError(DISK_FULL[0], report.fatal) if report.disk_full else RuntimeError(report.fatal)
+        assert report.job is not None
+        video, lease = self._open[report.job.video_id]
+        mine, again = self._leases.still_mine(lease), False
+        if not mine:
+            logger.warning("%s was taken over by another process while this one was silent", video.video_id)
+        elif report.failure is None:
             self._publish(video, report)
+        elif report.failure[0] == "worker" and video.video_id not in self._crashed:
+            self._crashed.add(video.video_id)  # perhaps not its fault: memory, or an impatient administrator
+            again = True
+        else:
+            self._set_aside(video, *report.failure)
         self._drop(video, lease)
+        return mine and not again
 
     def _publish(self, video: Video, report: Report) -> None:
         facts = report.facts
@@ -181,14 +232,24 @@ class Run:
                 "%s: the header says %d frames, %d could be read",
                 video.video_id, facts.stated_frames, facts.num_frames,
             )  # fmt: skip
-        for modality, temporary in report.job.targets.items():
-            final = clip_path(self._store, modality, video.video_id)
-            final.parent.mkdir(parents=True, exist_ok=True)
-            atomic.publish(temporary, final)
+        assert report.job is not None
+        finals = {modality: clip_path(self._store, modality, video.video_id) for modality in report.job.targets}
+        try:
+            for modality, temporary in report.job.targets.items():
+                finals[modality].parent.mkdir(parents=True, exist_ok=True)
+                atomic.publish(temporary, finals[modality])
+        except OSError as error:
+            if error.errno in BAD_NAME:
+                return self._set_aside(video, "store", f"its name does not fit into the store: {error.strerror}")
+            raise
         known = {key: value for key, value in asdict(facts).items() if key != "stated_frames"}
         record = ClipRecord(video.video_id, video.source, video.class_name, video.label, **known)
-        if self._ledger.write(record):
-            self._summary.num_done += 1
+        try:
+            self._summary.num_done += self._ledger.write(record)
+        except OSError:
+            for final in finals.values():
+                final.unlink(missing_ok=True)  # a file that no record knows is an orphan
+            raise
         logger.debug("done: %s", video.video_id, extra={"fields": asdict(record)})
 
     def _set_aside(self, video: Video, stage: str, reason: str) -> None:
@@ -204,15 +265,21 @@ class Run:
 
     def _write_tables(self) -> None:
         """manifest.csv, failures.csv and splits/ from the ledger, by one process at a time."""
-        while (lease := self._leases.claim("tables")) is None:
-            time.sleep(POLL_SECONDS)
-        try:
+        with self._alone():
             records, failures = merge_outcomes(self._ledger, self._collection)
             write_splits(self._store, self._collection)
             write_failures(self._store / "failures.csv", failures)
             write_manifest(self._store / "manifest.csv", records)
             self._sweep()
             self._summary.failures = failures
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Only one process at a time, of all that work on the store, is in such a block."""
+        while (lease := self._leases.claim("tables")) is None:
+            time.sleep(POLL_SECONDS)
+        try:
+            yield
         finally:
             self._leases.release(lease)
 
@@ -223,26 +290,24 @@ class Run:
         for folder in folders:
             if folder.name not in living:
                 shutil.rmtree(folder, ignore_errors=True)
+        for table in [*self._store.glob(".*.tmp"), *(self._store / "splits").glob(".*.tmp")]:
+            table.unlink(missing_ok=True)  # half a table; only the holder of this lease writes tables
 
 
 def merge_outcomes(ledger: Ledger, collection: Collection) -> tuple[list[ClipRecord], list[Failure]]:
-    """Records and failures; labels and sources as the collection has them now."""
+    """Records and failures; labels and sources as the collection has them now. Videos that it no longer has stay."""
     videos = {video.video_id: video for video in collection.videos}
     labels = {video.class_name: video.label for video in collection.videos}
     records, failures = [], []
     for outcome in ledger.outcomes():
         video = videos.get(outcome.video_id)
         if isinstance(outcome, Failure):
-            failures.append(outcome)
+            if video is not None:  # a video that was removed is no failure any more
+                failures.append(outcome)
         elif video is not None:
             records.append(replace(outcome, source=video.source, class_name=video.class_name, label=video.label))
-        elif labels.get(outcome.class_name, outcome.label) != outcome.label:
-            raise ValueError(
-                f"the store already has {outcome.video_id!r} with label {outcome.label}, which means another class in "
-                "this collection; use another --out"
-            )
         else:
-            records.append(outcome)
+            records.append(replace(outcome, label=labels.get(outcome.class_name, outcome.label)))
     return records, failures
 
 

@@ -40,4 +40,9 @@ def video_ids(paths: list[Path]) -> dict[Path, str]:
     counts: dict[str, int] = {}
     for stem in stems:
         counts[stem] = counts.get(stem, 0) + 1
-    return {path: stem if counts[stem] == 1 else path.as_posix() for path, stem in zip(paths, stems, strict=True)}
+    ids = {path: stem if counts[stem] == 1 else path.as_posix() for path, stem in zip(paths, stems, strict=True)}
+    taken: dict[str, Path] = {}
+    for path, video_id in ids.items():
+        if taken.setdefault(video_id, path) != path:
+            raise ValueError(f"{path} and {taken[video_id]} would both be called {video_id!r}; rename one of them")
+    return ids

@@ -22,7 +22,7 @@ def prepare_store(store: Path, info: StoreInfo) -> StoreInfo:
     if store.is_dir() and not (store / "store.json").exists() and _foreign_content(store):
         raise FileExistsError(f"{store} has files but is no clip store; choose an empty or new folder for --out")
     store.mkdir(parents=True, exist_ok=True)
-    temporary = store / f".{uuid.uuid4().hex}.tmp"
+    temporary = store / f".{uuid.uuid4().hex}.new"
     try:
         temporary.write_text(info_text(info), encoding="utf-8")
         os.link(temporary, store / "store.json")

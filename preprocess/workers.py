@@ -32,13 +32,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Report:
-    """What a worker says: frames done so far, or one of the three ends of a job."""
+    """What a worker says: that it is ready, frames done so far, or one of the three ends of a job."""
 
-    job: Job
+    job: Job | None  # None: about the worker itself
     frames: int = 0  # more frames of this job were done
     facts: Any = None  # ClipFacts: the job is done
     failure: tuple[str, str] | None = None  # (stage, reason): this video can't be done
     fatal: str | None = None  # the run can't go on, whatever the video
+    disk_full: bool = False  # that is why
 
 
 @dataclass
@@ -48,6 +49,7 @@ class Worker:
     process: Any
     pipe: Connection
     job: Job | None = None
+    ready: bool = False  # imports, compilation and a first flow are done: only now the time limit runs
     deadline: float = field(default=float("inf"))
 
 
@@ -72,9 +74,16 @@ class WorkerPool:
 
     def give(self, job: Job) -> None:
         """Hands a job to an idle worker."""
-        worker = next(worker for worker in self._workers if worker.job is None)
-        worker.job, worker.deadline = job, time.monotonic() + self._time_limit
-        worker.pipe.send(job)
+        index = next(index for index, worker in enumerate(self._workers) if worker.job is None)
+        try:
+            self._workers[index].pipe.send(job)
+        except BrokenPipeError:  # it was killed while it had nothing to do
+            self._replace(index)
+            self._workers[index].pipe.send(job)
+        worker = self._workers[index]
+        worker.job = job
+        if worker.ready:
+            worker.deadline = time.monotonic() + self._time_limit
 
     def reports(self, *, timeout: float) -> list[Report]:
         """What the workers have said since the last call; waits up to `timeout` seconds for something."""
@@ -117,6 +126,10 @@ class WorkerPool:
             report: Report = worker.pipe.recv()
         except (EOFError, ConnectionResetError):
             return self._bury(index)
+        if report.job is None and report.fatal is None:
+            worker.ready = True
+            worker.deadline = time.monotonic() + self._time_limit if worker.job is not None else float("inf")
+            return []
         if not report.frames:
             worker.job, worker.deadline = None, float("inf")
         return [report]
@@ -126,24 +139,35 @@ class WorkerPool:
         worker = self._workers[index]
         worker.process.join()
         code, job = worker.process.exitcode, worker.job
-        if job is None:
-            raise RuntimeError(f"a worker process could not start or died idle (exit code {code})")
+        if not worker.ready:
+            raise RuntimeError(f"a worker process could not start (exit code {code}); `covid-cmsf doctor` may tell why")
         self._replace(index)
+        if job is None:
+            return []
         cause = f"by signal {-code} (9: out of memory?)" if code < 0 else f"with exit code {code}"
         return [Report(job, failure=("worker", f"the worker process was ended {cause}"))]
 
 
 def work(pipe: Connection, setup: Setup, parent: int) -> None:
     """The life of a worker process: jobs in, reports out, until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group; the parent decides
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     import cv2
+    import numpy as np
 
     from preprocess.convert import StageError, convert
 
     cv2.setNumThreads(1)
     info = setup.info
-    flow = flow_of(info, setup.device)
+    try:
+        flow = flow_of(info, setup.device)
+        if flow is not None:  # compiles, or finds out that the device does not work
+            flow(np.random.default_rng(0).integers(0, 256, (2, 32, 32), dtype=np.uint8))
+    except Exception as error:  # noqa: BLE001 (without flow no video can be done: the run ends and says so)
+        pipe.send(Report(None, fatal=f"optical flow does not work here: {type(error).__name__}: {error}"))
+        return
+    pipe.send(Report(None))
     while True:
         try:
             job: Job = pipe.recv()
@@ -160,7 +184,7 @@ def work(pipe: Connection, setup: Setup, parent: int) -> None:
             pipe.send(Report(job, failure=(error.stage, error.reason)))
         except Exception as error:  # noqa: BLE001 (the per-video boundary: it becomes a row of failures.csv)
             if getattr(error, "errno", None) in DISK_FULL:
-                pipe.send(Report(job, fatal=f"the disk is full: {error}"))
+                pipe.send(Report(job, fatal=f"the disk is full: {error}", disk_full=True))
             else:
                 pipe.send(Report(job, failure=("convert", f"{type(error).__name__}: {error}")))
 

@@ -49,6 +49,7 @@ def test_an_unknown_key_is_an_error_with_the_nearest_match(tmp_path: Path) -> No
         ("optimiser: {lr: .nan}", "optimiser.lr"),
         ("- a\n- b", "must hold a mapping"),
         ("epochs: [1", "not valid YAML"),
+        ("extends: 3", "extends must be a path"),
         ("epochs: 1\nepochs: 2", "'epochs' stands twice"),
         ("epochs: !!python/object/apply:os.system [echo]", "not valid YAML"),
         ("epochs: " + "[" * 50 + "]" * 50, "nested deeper"),

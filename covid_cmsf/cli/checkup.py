@@ -48,7 +48,10 @@ def check_up(folder: Path) -> Iterator[Finding]:
         lambda: writable(folder),
     ]
     for check in checks:
-        yield from check()
+        try:
+            yield from check()
+        except ImportError as error:
+            yield Finding(getattr(check, "__name__", "check"), "bad", f"cannot be checked: {error}")
 
 
 def python() -> Iterator[Finding]:

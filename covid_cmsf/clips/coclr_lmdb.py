@@ -38,7 +38,7 @@ class CoclrLmdb(Clips):
     def __init__(self, paths: dict[str, Path], splits: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self._paths = paths
         self.splits = splits or {}
-        self.flow_bound = BOUND
+        self.flow_bound, self.modalities = BOUND, tuple(paths)
         indexes = {modality: _index(path) for modality, path in paths.items()}
         self._keys = {modality: {name: key for name, (key, _) in index.items()} for modality, index in indexes.items()}
         self.records = _records(indexes)
@@ -55,7 +55,7 @@ class CoclrLmdb(Clips):
 
     def read_codes(self, record: ClipRecord, modality: str, frame_numbers: Sequence[int]) -> Tensor:
         """uint8: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
-        check_request(record, modality, frame_numbers, list(self._paths))
+        check_request(record, modality, frame_numbers, self.modalities)
         key = self._keys[modality][record.video_id]
         with _environment(self._paths[modality], os.getpid()).begin() as transaction:
             jpegs = _unpack(transaction.get(key), self._paths[modality])

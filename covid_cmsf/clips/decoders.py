@@ -83,6 +83,9 @@ class AvReader:
             self._container.close()
             raise ValueError("the file has no video stream")
         self._stream = self._container.streams.video[0]
+        if self._stream.codec_context is None:
+            self._container.close()
+            raise ValueError("no decoder for the codec that the file names")
         self._stream.thread_type = "NONE"
         self._stream.codec_context.thread_count = 1
         self._reformatter = VideoReformatter()
@@ -120,22 +123,30 @@ class AvReader:
         except (av.error.FFmpegError, OSError) as error:
             raise ValueError(f"decoding stopped: {_words(error)}") from error
 
+    def _seek(self, ticks: int) -> None:
+        try:
+            self._container.seek(ticks, stream=self._stream)
+        except (av.error.FFmpegError, OSError) as error:
+            raise ValueError(f"seeking failed: {_words(error)}") from error
+
     def _pick(self, frame_numbers: Sequence[int], convert: Callable[[av.VideoFrame], Frames]) -> Frames:
         """Decodes forward through the wanted frames; jumps over gaps that hold a keyframe."""
         places: dict[int, list[int]] = {}
         for place, number in enumerate(frame_numbers):
             places.setdefault(number, []).append(place)
-        assert self._stream.time_base is not None
+        if self._stream.time_base is None:
+            raise ValueError("the stream has no time base")
         ticks = float(1 / (self.fps * self._stream.time_base))  # stream ticks a frame
         picked: Frames | None = None
         decoding: Iterator[av.VideoFrame] = iter(())
         here = -JUMP - 1
         for number in sorted(places):
             if number > here + JUMP:
-                self._container.seek(int(number * ticks), stream=self._stream)
+                self._seek(int(number * ticks))
                 decoding = self._decode()
             for frame in decoding:
-                assert frame.pts is not None
+                if frame.pts is None:
+                    raise ValueError("a frame has no time stamp")
                 here = round(frame.pts / ticks)
                 if here >= number:
                     break

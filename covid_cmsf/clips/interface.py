@@ -17,6 +17,7 @@ class Clips(ABC):
 
     records: list[ClipRecord]
     splits: Mapping[str, Mapping[str, str]]  # {"1": {video_id: "train"}}
+    modalities: tuple[str, ...]  # what can be read: rgb, flow
     flow_bound: float  # pixels
 
     @abstractmethod

@@ -37,6 +37,7 @@ class JpegFolder(Clips):
     ) -> None:
         self.path, self.records, self.flow_bound = path, records, bound
         self.splits = splits or {}
+        self.modalities = ("rgb", "flow") if any(record.num_flow for record in records) else ("rgb",)
 
     @classmethod
     def open(
@@ -53,7 +54,7 @@ class JpegFolder(Clips):
 
     def read_codes(self, record: ClipRecord, modality: str, frame_numbers: Sequence[int]) -> Tensor:
         """uint8: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
-        check_request(record, modality, frame_numbers, ("rgb", "flow"))
+        check_request(record, modality, frame_numbers, self.modalities)
         folder = self.path / record.video_id
         if modality == "rgb":
             paths = [folder / f"img_{number + 1:05d}.jpg" for number in frame_numbers]

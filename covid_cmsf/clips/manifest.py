@@ -105,7 +105,8 @@ def _read_rows(path: Path, columns: Iterable[str]) -> list[dict[str, str]]:
 
 def _write_rows(path: Path, columns: list[str], rows: Iterable[Mapping[str, object]]) -> None:
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    # All text is quoted: csv would leave a lone carriage return in a name bare, and then not read it back.
+    writer = csv.DictWriter(text, columns, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writeheader()
     writer.writerows(rows)
     write_text_atomic(path, text.getvalue())

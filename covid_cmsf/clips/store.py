@@ -21,6 +21,7 @@ class ClipStore(Clips):
     def __init__(self, path: Path, info: StoreInfo, records: list[ClipRecord], *, decoder: str = "auto") -> None:
         self.path, self.info, self.records = path, info, records
         self.splits = {file.stem: read_split(file) for file in sorted((path / "splits").glob("*.csv"))}
+        self.modalities: tuple[str, ...] = info.modalities
         self.flow_bound = info.flow.bound if info.flow is not None else 0.0
         self._decoder = choose_decoder(decoder)
 
@@ -40,7 +41,7 @@ class ClipStore(Clips):
 
     def read_codes(self, record: ClipRecord, modality: str, frame_numbers: Sequence[int]) -> Tensor:
         """uint8: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
-        check_request(record, modality, frame_numbers, self.info.modalities)
+        check_request(record, modality, frame_numbers, self.modalities)
         path = clip_path(self.path, modality, record.video_id)
         try:
             with open_video(path, self._decoder) as video:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -45,13 +46,19 @@ def summarise(store: ClipStore, *, num_sampled: int = 20) -> StoreSummary:
         hours=sum(record.num_frames / record.fps for record in records) / 3600,
         frame_sizes=dict(Counter(f"{record.width}x{record.height}" for record in records).most_common()),
         bytes={
-            modality: sum(clip_path(store.path, modality, record.video_id).stat().st_size for record in records)
+            modality: sum(_size(clip_path(store.path, modality, record.video_id)) for record in records)
             for modality in store.info.modalities
         },
         parts={name: dict(sorted(Counter(parts.values()).items())) for name, parts in part_of.items()},
         classes=dict(sorted(classes.items())),
         flow=flow_statistics(store, num_videos=num_sampled) if store.info.flow is not None and records else None,
     )
+
+
+def _size(path: Path) -> int:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; `covid-cmsf clips check` lists all faults")
+    return path.stat().st_size
 
 
 def flow_statistics(store: ClipStore, *, num_videos: int, seed: int = 0) -> dict[str, float]:

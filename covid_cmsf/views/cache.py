@@ -1,5 +1,7 @@
 """Decoded clips in memory, for data sets that fit: reading becomes a copy."""
 
+# T frames, C channels, H W pixels
+
 from collections.abc import Callable, Sequence
 
 import torch
@@ -12,7 +14,8 @@ from covid_cmsf.clips.manifest import ClipRecord
 class CachedClips(Clips):
     """Clips of which as many as `gigabytes` allow are decoded at once, in order; the rest are read from disk.
 
-    The tensors are in shared memory: workers of a data loader use one copy.
+    They lie in one block of shared memory, so workers of a data loader use one copy. A video that can't be decoded is
+    left to the disk, where whoever reads it meets the error.
     """
 
     def __init__(
@@ -24,33 +27,41 @@ class CachedClips(Clips):
         gigabytes: float,
         on_video: Callable[[], None] = lambda: None,
     ) -> None:
-        self._clips, self._modalities = clips, tuple(modalities)
+        self._clips = clips
         self.records, self.splits, self.flow_bound = clips.records, clips.splits, clips.flow_bound
-        self._frames: dict[tuple[str, str], Tensor] = {}
-        self.num_bytes = 0
+        self.modalities = clips.modalities
+        self._places: dict[tuple[str, str], tuple[int, torch.Size]] = {}
+        self.num_bytes, limit = 0, int(gigabytes * 1e9)
+        # Pages of it that are never written cost nothing.
+        self._memory = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(limit))
         for record in records:
-            frames = {modality: clips.read_codes(record, modality, _all(record, modality)) for modality in modalities}
+            frames = self._decoded(record, modalities)
             size = sum(one.numel() for one in frames.values())
-            if self.num_bytes + size > gigabytes * 1e9:
+            if self.num_bytes + size > limit:
                 break
-            self.num_bytes += size
             for modality, one in frames.items():
-                self._frames[record.video_id, modality] = one.share_memory_()
+                self._memory[self.num_bytes : self.num_bytes + one.numel()] = one.reshape(-1)
+                self._places[record.video_id, modality] = self.num_bytes, one.shape
+                self.num_bytes += one.numel()
             on_video()
 
     @property
     def num_cached(self) -> int:
         """Videos in memory."""
-        return len({video_id for video_id, _ in self._frames})
+        return len({video_id for video_id, _ in self._places})
 
     def read_codes(self, record: ClipRecord, modality: str, frame_numbers: Sequence[int]) -> Tensor:
         """As the clips beneath, from memory where possible."""
-        frames = self._frames.get((record.video_id, modality))
-        if frames is None:
+        if (record.video_id, modality) not in self._places:
             return self._clips.read_codes(record, modality, frame_numbers)
-        check_request(record, modality, frame_numbers, self._modalities)
+        check_request(record, modality, frame_numbers, self.modalities)
+        start, shape = self._places[record.video_id, modality]
+        frames = self._memory[start : start + shape.numel()].view(shape)  # (T, C, H, W)
         return frames[torch.tensor(list(frame_numbers))]
 
-
-def _all(record: ClipRecord, modality: str) -> list[int]:
-    return list(range(record.num_flow if modality == "flow" else record.num_frames))
+    def _decoded(self, record: ClipRecord, modalities: Sequence[str]) -> dict[str, Tensor]:
+        counts = {name: record.num_flow if name == "flow" else record.num_frames for name in modalities}
+        try:
+            return {name: self._clips.read_codes(record, name, list(range(count))) for name, count in counts.items()}
+        except (ValueError, OSError):
+            return {}

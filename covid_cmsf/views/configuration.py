@@ -13,6 +13,8 @@ def load_view_settings(path: Path | None, overrides: Sequence[str] = ()) -> View
     values = read_yaml(path) if path is not None else {}
     if "views" not in values:
         return load_config(ViewSettings, path, plain)
+    if not isinstance(values["views"], dict):
+        raise ValueError(f"{path}: the section views must be a mapping, not {values['views']!r}")
     section = dict(values["views"])
     for text in plain:
         section.update(parse_override(text))

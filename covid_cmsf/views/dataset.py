@@ -42,11 +42,14 @@ class ViewDataset(Dataset[Sample]):
     ) -> None:
         self.clips, self.settings, self.seed, self.defer = clips, settings, seed, defer
         self.modalities = settings.chosen()
-        missing = 1 if any(chosen.needs_next_frame for chosen in self.modalities) else 0
-        self.records = [record for record in records if record.num_frames - missing >= 1]
+        absent = [chosen.name for chosen in self.modalities if chosen.stored not in clips.modalities]
+        if absent:
+            raise ValueError(
+                f"these clips have {', '.join(clips.modalities)}; there is nothing to read {absent[0]} from"
+            )
+        self.records = [record for record in records if usable_frames(record, self.modalities) >= 1]
         if not self.records:
             raise ValueError("no video has enough frames for these views")
-        self._missing = missing
         names = sorted({record.source for record in self.records})
         self._source_of = {name: number for number, name in enumerate(names)}
 
@@ -68,7 +71,7 @@ class ViewDataset(Dataset[Sample]):
         record, settings = self.records[video], self.settings
         plans = plan_pair(settings.pairing, rng, num_clips=settings.num_clips)
         lengths = {"length": settings.length, "stride": settings.stride}
-        numbers = two_clips(record.num_frames - self._missing, rng, short=settings.short, **lengths)
+        numbers = two_clips(usable_frames(record, self.modalities), rng, short=settings.short, **lengths)
         stored = self._read(record, [numbers[plan.clip] for plan in plans], int(rng.integers(settings.length)))
         views, draws = [], []
         for view, plan in enumerate(plans):
@@ -115,6 +118,14 @@ class ViewDataset(Dataset[Sample]):
             }
             for one in numbers
         ]
+
+
+def usable_frames(record: ClipRecord, modalities: Sequence[Modality]) -> int:
+    """Frame numbers that all modalities have: flow may be shorter than RGB, differences need the next frame."""
+    counts = [record.num_frames]
+    counts += [record.num_flow for chosen in modalities if chosen.stored == "flow"]
+    counts += [record.num_frames - 1 for chosen in modalities if chosen.differences]
+    return min(counts)
 
 
 def frames_of(chosen: Modality, numbers: list[int], *, single: int) -> list[int]:

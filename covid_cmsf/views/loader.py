@@ -82,7 +82,7 @@ class ViewLoader:
         self.sampler = EpochSampler(
             data, batch_size=batch_size, seed=data.seed, rank=rank, world_size=world_size, repeat=repeat
         )
-        self.num_seen, self.num_replaced = 0, 0
+        self.num_seen, self.num_replaced, self._fault = 0, 0, ""
         workers: dict[str, Any] = {}
         if num_workers:
             workers = {"persistent_workers": True, "prefetch_factor": prefetch, "multiprocessing_context": "spawn"}
@@ -116,9 +116,10 @@ class ViewLoader:
     def _count(self, batch: Batch) -> Batch:
         self.num_seen += len(batch.labels)
         self.num_replaced += batch.num_replaced
+        self._fault = batch.fault or self._fault
         if self.num_seen >= MIN_SEEN and self.num_replaced > MAX_REPLACED * self.num_seen:
             raise RuntimeError(
-                f"{self.num_replaced} of {self.num_seen} clips could not be read; the last: {batch.fault}. "
+                f"{self.num_replaced} of {self.num_seen} clips could not be read; the last: {self._fault}. "
                 "`covid-cmsf clips check` finds all damaged files"
             )
         return batch

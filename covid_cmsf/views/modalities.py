@@ -39,11 +39,6 @@ class Modality:
     differences: bool = False  # of neighbouring frames
     single_frame: bool = False
 
-    @property
-    def needs_next_frame(self) -> bool:
-        """Whether frame number i needs the store's RGB frame i + 1, as flow does."""
-        return self.stored == "flow" or self.differences
-
 
 MODALITIES = {
     "rgb": Modality("rgb", "rgb", "rgb", 3, IMAGENET_MEAN, IMAGENET_STD, coloured=True),

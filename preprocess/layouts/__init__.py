@@ -19,16 +19,17 @@ def scan_collection(
     root: Path,
     *,
     splits: Path | None = None,
-    test_fraction: float = 0.25,
+    test_fraction: float | None = None,
     seed: int = 0,
     source_pattern: str | None = None,
 ) -> Collection:
     """The videos of the collection at `root`. The last three options are for the layouts `folder` and `flat`."""
+    share = 0.25 if test_fraction is None else test_fraction
     scanners: dict[str, Callable[[], Collection]] = {
         "ucf101": lambda: scan_ucf101(root, splits),
         "hmdb51": lambda: scan_hmdb51(root, splits),
         "kinetics": lambda: scan_kinetics(root, splits),
-        "folder": lambda: scan_folder(root, test_fraction=test_fraction, seed=seed, source_pattern=source_pattern),
+        "folder": lambda: scan_folder(root, test_fraction=share, seed=seed, source_pattern=source_pattern),
         "flat": lambda: scan_flat(root, source_pattern=source_pattern),
     }
     assert tuple(scanners) == LAYOUTS
@@ -36,6 +37,10 @@ def scan_collection(
         raise ValueError(f"unknown layout {layout!r}; choose from {', '.join(LAYOUTS)}")
     if splits is not None and layout in ("folder", "flat"):
         raise ValueError(f"layout {layout!r} has no split lists: it makes its own split; leave --splits out")
+    if source_pattern is not None and layout not in ("folder", "flat"):
+        raise ValueError(f"layout {layout!r} knows its sources; leave --source-pattern out")
+    if test_fraction is not None and layout != "folder":
+        raise ValueError(f"layout {layout!r} makes no split of its own; leave --test-fraction out")
     if splits is not None and not splits.exists():
         raise FileNotFoundError(f"no split lists at {splits}")
     return scanners[layout]()

@@ -40,9 +40,10 @@ def _source(path: Path, video_id: str, pattern: str | None) -> str:
         match = re.search(pattern, path.as_posix())
     except re.error as error:
         raise ValueError(f"--source-pattern {pattern!r} is not a regular expression: {error}") from None
-    if match is None:
+    found = None if match is None else match[1] if match.re.groups else match[0]
+    if found is None:
         raise ValueError(f"--source-pattern {pattern!r} matches nothing in {path.as_posix()!r}")
-    return match[1] if match.re.groups else match[0]
+    return found
 
 
 def _test_sources(videos: list[Video], fraction: float, seed: int) -> set[str]:

@@ -55,6 +55,9 @@ def _rows(path: Path) -> list[dict[str, str]]:
         part = row.get("split") or path.stem.rsplit("_", 1)[-1]
         if part not in PARTS:
             raise ValueError(f"{path}, row {number}: split {part!r}; expected one of {', '.join(PARTS)}")
+        for column in ("time_start", "time_end"):
+            if row.get(column) and not row[column].replace(".", "", 1).isdigit():
+                raise ValueError(f"{path}, row {number}: {column} is {row[column]!r}, not a number of seconds")
         row["split"], row["label"] = PARTS[part], row.get("label") or ""
     return rows
 

@@ -55,7 +55,7 @@ def _with_lists(videos: list[Video], splits: Path) -> Collection:
     by_name = {f"{video.class_name}/{video.path.name}": video.video_id for video in videos}
     found: dict[str, dict[str, str]] = {}
     listed, missing = 0, 0
-    for path in sorted(splits.glob("*list[0-9][0-9].txt")):
+    for path in sorted(p for part in ("train", "test") for p in splits.glob(f"{part}list[0-9][0-9].txt")):
         part, number = path.stem[:-6], str(int(path.stem[-2:]))
         for line in text_lines(path):
             name = re.sub(r"\s+\d+$", "", line).strip()

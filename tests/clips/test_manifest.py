@@ -17,7 +17,16 @@ from covid_cmsf.clips.manifest import (
 )
 
 RECORD = ClipRecord("Archery/v_Archery_g01_c01", "v_Archery_g01", "Archery", 0, 10, 9, 29.97, 320, 240, "ab")
-ODD_NAMES = ['a "quoted", name', "two\nlines", "brackets [1]{2}(3)*?", "caf\udce9", "日本", " space ", "cr\rlf\r\n"]
+ODD_NAMES = [
+    'a "quoted", name',
+    "two\nlines",
+    "brackets [1]{2}(3)*?",
+    "caf\udce9",
+    "日本",
+    " space ",
+    "cr\rlf\r\n",
+    "bare\rreturn",
+]
 
 
 def test_records_come_back_equal_whatever_their_names(tmp_path: Path) -> None:

@@ -128,6 +128,12 @@ def assert_same_clips(clips: Clips, store: ClipStore) -> None:
         assert rgb.abs().mean() < 2 and flow.abs().mean() < 0.25
 
 
+def decoded(jpeg: bytes, *, grey: bool = False) -> torch.Tensor:
+    """A JPEG as (C, H, W) RGB or (H, W) grey, by OpenCV alone."""
+    picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_GRAYSCALE if grey else cv2.IMREAD_COLOR)
+    return torch.from_numpy(picture if grey else picture[..., ::-1].copy().transpose(2, 0, 1))
+
+
 @pytest.mark.parametrize("old", [True, False])
 def test_lmdbs_of_both_msgpack_generations_read_back_equal(store: ClipStore, tmp_path: Path, old: bool) -> None:
     jpegs = jpegs_of(store)
@@ -137,10 +143,13 @@ def test_lmdbs_of_both_msgpack_generations_read_back_equal(store: ClipStore, tmp
     assert isinstance(clips, CoclrLmdb)
     assert_same_clips(clips, store)
     again = pickle.loads(pickle.dumps(clips))
-    record = clips.records[2]
-    decoded = cv2.imdecode(np.frombuffer(jpegs["flow"][record.video_id][4], np.uint8), cv2.IMREAD_COLOR)  # B G R
-    expected = torch.from_numpy(decoded[..., :2].copy()).permute(2, 0, 1)
-    assert torch.equal(again.read_codes(record, "flow", [4])[0], expected), "blue is x, green is y, to the bit"
+    for record in clips.records:
+        rgb, flow = again.read_codes(record, "rgb", [7, 0]), again.read_codes(record, "flow", [4, 18])
+        for place, number in enumerate([7, 0]):
+            assert torch.equal(rgb[place], decoded(jpegs["rgb"][record.video_id][number]))
+        for place, number in enumerate([4, 18]):
+            _, y, x = decoded(jpegs["flow"][record.video_id][number])
+            assert torch.equal(flow[place], torch.stack([x, y])), "blue is x, green is y, to the bit"
 
 
 def test_a_damaged_lmdb_is_explained(tmp_path: Path) -> None:
@@ -165,6 +174,12 @@ def test_jpeg_folders_read_back_equal(store: ClipStore, tmp_path: Path) -> None:
     clips = open_clips(tmp_path)
     assert isinstance(clips, JpegFolder)
     assert_same_clips(clips, store)
+    for record in clips.records:
+        folder = tmp_path / record.video_id
+        (rgb,), (flow,) = clips.read_codes(record, "rgb", [9]), clips.read_codes(record, "flow", [11])
+        assert torch.equal(rgb, decoded((folder / "img_00010.jpg").read_bytes()))
+        for axis, plane in zip("xy", flow, strict=True):
+            assert torch.equal(plane, decoded((folder / f"flow_{axis}_00012.jpg").read_bytes(), grey=True))
     (tmp_path / store.records[0].video_id / "img_00007.jpg").unlink()
     with pytest.raises(ValueError, match="img_00007.jpg is missing"):
         open_clips(tmp_path)

@@ -46,7 +46,14 @@ def test_n_frames_give_n_minus_1_flows_also_across_chunks(tmp_path: Path, flow: 
     with open_video(targets["flow"]) as video:
         stored = decode_flow(unstack_components(video.read_luma(range(facts.num_flow))), BOUND)
     assert stored.shape == expected.shape
-    assert np.hypot(*(stored - expected).transpose(1, 0, 2, 3)).mean() < 0.25
+
+    def error(flow: np.ndarray) -> float:
+        return float(np.hypot(*(flow - expected).transpose(1, 0, 2, 3)).mean())
+
+    # Closer to its own pair than no motion, exchanged axes or the neighbouring pair would be.
+    others = (np.zeros_like(expected) + 20 / 255, stored[:, ::-1], np.roll(stored, 1, axis=0))
+    assert error(stored) < 0.14
+    assert all(error(stored) < error(other) - 0.004 for other in others), [error(other) for other in others]
     assert facts.source_sha256 == sha256_of(tmp_path / "a.avi")
 
 
@@ -129,18 +136,36 @@ def test_a_bit_flipped_video_ends_as_done_or_set_aside(tmp_path: Path, flow: Flo
             assert len(list(video.frames())) == facts.num_frames
 
 
-@pytest.mark.parametrize("name", ["empty.avi", "text.avi", "gone.avi", "folder.avi", "forbidden.avi"])
-def test_unreadable_files_fail_in_the_stage_open(tmp_path: Path, flow: FlowBackend, name: str) -> None:
+@pytest.mark.parametrize("name", ["empty.avi", "text.avi", "gone.avi", "folder.avi"])
+def test_files_that_are_no_videos_fail_in_the_stage_open(tmp_path: Path, flow: FlowBackend, name: str) -> None:
     path = tmp_path / name
     if name == "folder.avi":
         path.mkdir()
     elif name != "gone.avi":
         path.write_bytes(b"no video at all" if name == "text.avi" else b"")
-    if name == "forbidden.avi":
-        path.chmod(0)
     with pytest.raises(StageError) as error:
         run(path, flow)
     assert error.value.stage == "open"
+
+
+def test_an_unreadable_file_fails_in_the_stage_open(
+    tmp_path: Path, flow: FlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / "a.avi", moving_square(3))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("av.open", refuse)  # root may read everything, so permissions alone prove nothing
+    with pytest.raises(StageError, match="Permission denied"):
+        run(path, flow)
+
+
+def test_a_codec_that_nobody_knows_is_named(tmp_path: Path, flow: FlowBackend) -> None:
+    path = write_video(tmp_path / "a.mp4", moving_square(3), codec="libx264")
+    path.write_bytes(path.read_bytes().replace(b"avc1", b"zzzz"))
+    with pytest.raises(StageError, match="no decoder for the codec"):
+        run(path, flow)
 
 
 def test_a_wrong_ending_does_not_matter(tmp_path: Path, flow: FlowBackend) -> None:

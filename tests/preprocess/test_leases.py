@@ -53,6 +53,31 @@ def test_a_silent_holder_elsewhere_is_superseded_and_notices(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_holder_that_was_swept_away_does_not_mistake_anothers_lease_for_its_own(tmp_path: Path) -> None:
+    first, second, third = (Leases(tmp_path, seconds=60) for _ in range(3))
+    old = first.claim("v")
+    assert old is not None
+    pretend_other_machine(tmp_path)
+    silence(tmp_path, 61)
+    assert second.sweep() == set()
+    new = third.claim("v")
+    assert new is not None and new.generation == old.generation
+    assert third.still_mine(new) and not first.still_mine(old)
+    first.release(old)
+    assert third.still_mine(new) and third.sweep() == {new.token}
+
+
+def test_a_heartbeat_survives_a_disk_that_hiccups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = Leases(tmp_path)
+    leases.claim("v")
+
+    def fail(path: Path) -> None:
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(os, "utime", fail)
+    leases.heartbeat()
+
+
 def test_a_heartbeat_keeps_a_lease_alive(tmp_path: Path) -> None:
     holder, other = Leases(tmp_path, seconds=0.6), Leases(tmp_path, seconds=0.6)
     assert holder.claim("v") is not None

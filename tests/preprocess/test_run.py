@@ -127,7 +127,16 @@ def test_bad_videos_are_set_aside_and_can_be_tried_again(tmp_path: Path) -> None
 
 
 def test_odd_names_survive(tmp_path: Path) -> None:
-    names = ['it\'s "quoted", [x]{y} (z)*?', "two\nlines", " spaces ", "caf\udce9", "日本.語", "-dash", "$(echo)&;|"]
+    names = [
+        'it\'s "quoted", [x]{y} (z)*?',
+        "two\nlines",
+        "bare\rreturn",
+        " spaces ",
+        "caf\udce9",
+        "日本.語",
+        "-dash",
+        "$(echo)&;|",
+    ]
     for name in names:
         write_video(tmp_path / "a.avi", moving_square(3))
         (tmp_path / "videos").mkdir(exist_ok=True)
@@ -150,15 +159,65 @@ def test_a_video_over_its_time_limit_is_set_aside(tmp_path: Path) -> None:
     assert result.returncode == exit_codes.DONE
 
 
+def test_a_name_that_does_not_fit_is_set_aside(tmp_path: Path) -> None:
+    write_video(tmp_path / "videos" / "a.avi", moving_square(3))
+    shutil.copy(tmp_path / "videos" / "a.avi", tmp_path / "videos" / f"{'n' * 252}.ts")
+    result = preprocess(tmp_path / "videos", tmp_path / "clips", layout="flat")
+    assert result.returncode == exit_codes.SET_ASIDE, result.stderr
+    (failure,) = read_failures(tmp_path / "clips" / "failures.csv")
+    assert failure.stage == "store" and "name" in failure.reason
+    assert [record.video_id for record in ClipStore.open(tmp_path / "clips").records] == ["a"]
+
+
+@pytest.mark.slow
+def test_a_process_that_was_frozen_and_superseded_still_finishes_its_videos(videos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "clips"
+    frozen = subprocess.Popen(
+        command(videos, out, "--shard", "1/2", "--lease-seconds", "1"), stderr=subprocess.PIPE, text=True
+    )
+    while not list(out.glob(".work/tmp/*/*.mp4")):
+        time.sleep(0.005)
+    frozen.send_signal(signal.SIGSTOP)
+    time.sleep(1.5)
+    assert preprocess(videos, out, "--shard", "2/2", "--lease-seconds", "1").returncode == exit_codes.DONE
+    frozen.send_signal(signal.SIGCONT)
+    assert frozen.wait(timeout=120) == exit_codes.DONE
+    assert len(ClipStore.open(out).records) == 8 and check_store(ClipStore.open(out)) == []
+
+
+def test_other_classes_with_the_same_labels_are_refused_before_any_work(tmp_path: Path) -> None:
+    for name in "ab":
+        write_video(tmp_path / name / name / "1.avi", moving_square(3))
+    assert preprocess(tmp_path / "b", tmp_path / "clips", layout="folder").returncode == exit_codes.DONE
+    before = tree_hash(tmp_path / "clips")
+    result = preprocess(tmp_path / "a", tmp_path / "clips", layout="folder")
+    assert result.returncode == exit_codes.WRONG_USE and "use another --out" in " ".join(result.stderr.split())
+    assert tree_hash(tmp_path / "clips") == before
+
+
+def test_an_interrupted_adoption_of_a_joined_store_loses_nothing(
+    videos: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(undisturbed, tmp_path / "clips"))
+    (out / ".work" / "adopted").unlink()
+    for path in sorted(out.glob(".work/ledger/*/*.json"))[1:]:
+        path.unlink()
+    assert preprocess(videos, out).returncode == exit_codes.DONE
+    assert tree_hash(out) == tree_hash(undisturbed) and times_done(out) == times_done(undisturbed)
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root to mount a small disk")
-def test_a_full_disk_stops_with_a_clear_message_and_a_valid_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kilobytes", [64, 100, 148, 300])
+def test_a_full_disk_stops_with_a_clear_message_and_a_valid_store(tmp_path: Path, kilobytes: int) -> None:
     videos = tmp_path / "videos"
     for number in range(6):
         noise = moving_square(60, width=160, height=128, seed=number)
         write_video(videos / f"{number}.avi", noise)
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(disk)], capture_output=True
+    )
     if mounted.returncode != 0:
         pytest.skip("this system does not let root mount a small disk")
     try:
@@ -166,8 +225,9 @@ def test_a_full_disk_stops_with_a_clear_message_and_a_valid_store(tmp_path: Path
         assert result.returncode == exit_codes.FAILED, result.stderr
         assert "disk is full" in " ".join(result.stderr.split()) and "Traceback" not in result.stderr
         store = ClipStore.open(disk / "clips")
-        assert 0 < len(store.records) < 6
-        assert [fault[:8] for fault in check_store(store)] == ["split 1:"], "files are fine, only some are not made yet"
+        assert len(store.records) < 6
+        allowed = {"split 1:", "the mani"}  # not all videos are there yet, or none; but what is there is fine
+        assert {fault[:8] for fault in check_store(store)} <= allowed
         subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
         assert (
             preprocess(videos, disk / "clips", "--modalities", "rgb", "--quality", "8", layout="flat").returncode == 0

@@ -24,6 +24,7 @@ class MadeUpClips(Clips):
             for i in range(num_videos)
         ]
         self.splits, self.flow_bound, self.broken = {}, 20.0, broken or set()
+        self.modalities = ("rgb", "flow")
         self.reads: list[tuple[str, str, int]] = []
 
     def read_codes(self, record, modality, frame_numbers):  # type: ignore[no-untyped-def]
@@ -171,7 +172,7 @@ def test_a_broken_clip_is_replaced_and_counted() -> None:
 
 def test_more_than_one_percent_of_broken_clips_stops_the_run() -> None:
     loader = ViewLoader(dataset(MadeUpClips(40, broken={4, 9})), batch_size=10, num_workers=0, repeat=10)
-    with pytest.raises(RuntimeError, match="clips could not be read.*clips check"):
+    with pytest.raises(RuntimeError, match="clips could not be read; the last: c/[49]: damaged.*clips check"):
         list(loader.epoch(0))
     with pytest.raises(RuntimeError, match="in a row could not be read; the first: c/2: damaged"):
         dataset(MadeUpClips(5, broken=set(range(5))))[Key(0, 0, 2)]
@@ -189,6 +190,38 @@ def test_the_cache_gives_the_same_views_and_keeps_to_its_bound() -> None:
     assert [read[0] for read in clips.reads].count("c/0") == 2, "from memory the second time"
     with pytest.raises(ValueError, match="asked for 20"):
         cached.read_codes(clips.records[0], "rgb", [20])
+
+
+def test_the_cache_leaves_a_broken_video_to_the_disk() -> None:
+    clips = MadeUpClips(broken={1})
+    cached = CachedClips(clips, clips.records[:4], ["rgb", "flow"], gigabytes=1)
+    assert cached.num_cached == 3
+    with pytest.raises(ValueError, match="damaged"):
+        cached.read_codes(clips.records[1], "rgb", [0])
+
+
+def test_a_cache_is_shared_with_workers() -> None:
+    clips = MadeUpClips()
+    cached = CachedClips(clips, clips.records, ["rgb", "flow"], gigabytes=0.1)
+    for first, second in zip(
+        ViewLoader(dataset(clips), batch_size=3, num_workers=0).epoch(1),
+        ViewLoader(dataset(cached), batch_size=3, num_workers=1).epoch(1),
+        strict=True,
+    ):
+        assert_same(first, second)
+
+
+def test_flow_that_is_shorter_than_rgb_limits_the_frames() -> None:
+    from dataclasses import replace
+
+    clips = MadeUpClips()
+    clips.records = [replace(record, num_flow=5) for record in clips.records]
+    rgb = [dataset(clips, pairing="weak_weak")[Key(0, p, 0)].views[0]["rgb"] for p in range(12)]
+    numbers = [((view[1] * 0.224 + 0.456) * 255).amin(dim=(1, 2)).round() % 100 for view in rgb]
+    assert max(int(one.max()) for one in numbers) == 4
+    clips.modalities = ("rgb",)
+    with pytest.raises(ValueError, match="these clips have rgb; there is nothing to read flow from"):
+        dataset(clips)
 
 
 def test_settings_are_checked() -> None:

@@ -31,6 +31,9 @@ def test_mistakes_in_the_section_are_named(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("views: {lenght: 8}\nother: 1\n")
     with pytest.raises(ValueError, match="unknown key 'lenght'; did you mean 'length'"):
         load_view_settings(tmp_path / "run.yaml")
+    (tmp_path / "run.yaml").write_text("views: 3\n")
+    with pytest.raises(ValueError, match="section views must be a mapping, not 3"):
+        load_view_settings(tmp_path / "run.yaml")
 
 
 def test_the_page_shows_both_views_of_all_modalities(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class TimedClips(Clips):
     def __init__(self, clips: ClipStore) -> None:
         self._clips, self.seconds = clips, 0.0
         self.records, self.splits, self.flow_bound = clips.records, clips.splits, clips.flow_bound
+        self.modalities = clips.modalities
 
     def read_codes(self, record: ClipRecord, modality: str, frame_numbers: Sequence[int]) -> Tensor:
         start = time.perf_counter()
