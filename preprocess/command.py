@@ -86,8 +86,8 @@ def preprocess(
 
       covid-cmsf preprocess my_videos --out clips --layout folder --short-edge 160
     """
-    from preprocess.layouts import scan_collection
-    from preprocess.run import Run, shard_of
+    from preprocess.layouts import scan_collection, shard_of
+    from preprocess.run import Run
     from preprocess.settings import make_info, make_setups
     from preprocess.store_setup import prepare_store
 

@@ -12,26 +12,18 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from covid_cmsf import atomic
-from covid_cmsf.clips.manifest import (
-    ClipRecord,
-    Failure,
-    read_failures,
-    read_manifest,
-    read_split,
-    write_failures,
-    write_manifest,
-    write_split,
-)
+from covid_cmsf.clips.manifest import ClipRecord, Failure
 from covid_cmsf.clips.store_info import StoreInfo, clip_path
 from preprocess.layouts import Collection, Video
 from preprocess.leases import Heart, Lease, Leases
 from preprocess.ledger import Ledger, key_of
 from preprocess.progress import RunProgress
 from preprocess.settings import Setup
+from preprocess.tables import adopt_tables, check_labels, write_tables
 from preprocess.workers import DISK_FULL, Job, Report, WorkerPool
 
 logger = logging.getLogger(__name__)
@@ -75,7 +67,7 @@ class Run:
         with Heart(self._leases, every=self._lease_seconds / 6):
             try:
                 self._adopt_tables()
-                self._check_labels()
+                check_labels(self._ledger, self._collection)
                 self._write_tables()  # so that the store can be opened from now on, whatever happens
                 self._reserve.write_bytes(bytes(16_384 + 512 * len(self._collection.videos)))
                 pending = self._pending(videos, retry_failed=retry_failed)
@@ -131,33 +123,10 @@ class Run:
         return pending
 
     def _adopt_tables(self) -> None:
-        """A merged store, or one whose .work was removed, has tables but no ledger: what they list stays done.
-
-        Once a store, by one process, and the mark that it is done comes last.
-        """
-        mark, manifest = self._store / WORK / "adopted", self._store / "manifest.csv"
-        if mark.exists():
-            return
-        with self._alone():
-            if manifest.is_file() and not mark.exists():
-                for record in read_manifest(manifest):
-                    self._ledger.write(record)
-                for failure in read_failures(self._store / "failures.csv"):
-                    self._ledger.write(failure)
-            mark.touch()
-
-    def _check_labels(self) -> None:
-        """ValueError if the store has videos of other classes whose labels this collection uses too."""
-        videos = {video.video_id for video in self._collection.videos}
-        names = {video.label: video.class_name for video in self._collection.videos}
-        for outcome in self._ledger.outcomes():
-            if isinstance(outcome, ClipRecord) and outcome.video_id not in videos:
-                name = names.get(outcome.label, outcome.class_name)
-                if name != outcome.class_name and outcome.class_name not in names.values():
-                    raise ValueError(
-                        f"the store has {outcome.video_id!r} with label {outcome.label}, which is {name!r} in this "
-                        "collection; use another --out"
-                    )
+        mark = self._store / WORK / "adopted"
+        if not mark.exists():
+            with self._alone():
+                adopt_tables(self._store, self._ledger, mark)
 
     def _work(self, pending: deque[Video], pool: WorkerPool, progress: RunProgress) -> None:
         """Until every video has an outcome: keep the workers busy, and watch the videos that others hold."""
@@ -266,12 +235,8 @@ class Run:
     def _write_tables(self) -> None:
         """manifest.csv, failures.csv and splits/ from the ledger, by one process at a time."""
         with self._alone():
-            records, failures = merge_outcomes(self._ledger, self._collection)
-            write_splits(self._store, self._collection)
-            write_failures(self._store / "failures.csv", failures)
-            write_manifest(self._store / "manifest.csv", records)
+            self._summary.failures = write_tables(self._store, self._ledger, self._collection)
             self._sweep()
-            self._summary.failures = failures
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -292,40 +257,3 @@ class Run:
                 shutil.rmtree(folder, ignore_errors=True)
         for table in [*self._store.glob(".*.tmp"), *(self._store / "splits").glob(".*.tmp")]:
             table.unlink(missing_ok=True)  # half a table; only the holder of this lease writes tables
-
-
-def merge_outcomes(ledger: Ledger, collection: Collection) -> tuple[list[ClipRecord], list[Failure]]:
-    """Records and failures; labels and sources as the collection has them now. Videos that it no longer has stay."""
-    videos = {video.video_id: video for video in collection.videos}
-    labels = {video.class_name: video.label for video in collection.videos}
-    records, failures = [], []
-    for outcome in ledger.outcomes():
-        video = videos.get(outcome.video_id)
-        if isinstance(outcome, Failure):
-            if video is not None:  # a video that was removed is no failure any more
-                failures.append(outcome)
-        elif video is not None:
-            records.append(replace(outcome, source=video.source, class_name=video.class_name, label=video.label))
-        else:
-            records.append(replace(outcome, label=labels.get(outcome.class_name, outcome.label)))
-    return records, failures
-
-
-def write_splits(store: Path, collection: Collection) -> None:
-    """splits/<name>.csv; rows of videos that the collection does not have (any more) are kept."""
-    folder = store / "splits"
-    folder.mkdir(exist_ok=True)
-    for name, split in collection.splits.items():
-        path = folder / f"{name}.csv"
-        old = read_split(path) if path.exists() else {}
-        write_split(path, {**old, **split})
-
-
-def shard_of(videos: list[Video], shard: str | None) -> list[Video]:
-    """Every n-th video from the i-th on, for `i/n` with i from 1 to n; all of them for None."""
-    if shard is None:
-        return videos
-    left, slash, right = shard.partition("/")
-    if not slash or not left.isdigit() or not right.isdigit() or not 1 <= int(left) <= int(right):
-        raise ValueError(f"--shard {shard!r} is not of the form i/n with 1 <= i <= n, for example 2/8")
-    return videos[int(left) - 1 :: int(right)]

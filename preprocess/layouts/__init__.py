@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from preprocess.layouts.collection import Collection, Video
+from preprocess.layouts.collection import Collection, Video, shard_of
 from preprocess.layouts.folders import scan_flat, scan_folder
 from preprocess.layouts.hmdb51 import scan_hmdb51
 from preprocess.layouts.kinetics import scan_kinetics
 from preprocess.layouts.ucf101 import scan_ucf101
 
-__all__ = ["LAYOUTS", "Collection", "Video", "scan_collection"]
+__all__ = ["LAYOUTS", "Collection", "Video", "scan_collection", "shard_of"]
 
 LAYOUTS = ("ucf101", "hmdb51", "kinetics", "folder", "flat")
 

@@ -41,3 +41,13 @@ def text_lines(path: Path) -> list[str]:
 def missing_remark(listed: int, missing: int, where: str) -> list[str]:
     """A remark when lists name videos that are not on disk."""
     return [f"{missing} of the {listed} videos listed in {where} are not on disk"] if missing else []
+
+
+def shard_of(videos: list[Video], shard: str | None) -> list[Video]:
+    """Every n-th video from the i-th on, for `i/n` with i from 1 to n; all of them for None."""
+    if shard is None:
+        return videos
+    left, slash, right = shard.partition("/")
+    if not slash or not left.isdigit() or not right.isdigit() or not 1 <= int(left) <= int(right):
+        raise ValueError(f"--shard {shard!r} is not of the form i/n with 1 <= i <= n, for example 2/8")
+    return videos[int(left) - 1 :: int(right)]
