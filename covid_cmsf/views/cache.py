@@ -30,7 +30,8 @@ class CachedClips(Clips):
         self._clips = clips
         self.records, self.splits, self.flow_bound = clips.records, clips.splits, clips.flow_bound
         self.modalities = clips.modalities
-        self._places: dict[tuple[str, str], tuple[int, torch.Size]] = {}
+        # Where a video begins, its shape in memory, and whether its channels are innermost there, as decoded.
+        self._places: dict[tuple[str, str], tuple[int, torch.Size, bool]] = {}
         self.num_bytes, limit = 0, int(gigabytes * 1e9)
         # Pages of it that are never written cost nothing.
         self._memory = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(limit))
@@ -40,8 +41,10 @@ class CachedClips(Clips):
             if self.num_bytes + size > limit:
                 break
             for modality, one in frames.items():
-                self._memory[self.num_bytes : self.num_bytes + one.numel()] = one.reshape(-1)
-                self._places[record.video_id, modality] = self.num_bytes, one.shape
+                innermost = one.permute(0, 2, 3, 1).is_contiguous()
+                laid_out = one.permute(0, 2, 3, 1) if innermost else one
+                self._memory[self.num_bytes : self.num_bytes + one.numel()] = laid_out.reshape(-1)
+                self._places[record.video_id, modality] = self.num_bytes, laid_out.shape, innermost
                 self.num_bytes += one.numel()
             on_video()
 
@@ -55,9 +58,10 @@ class CachedClips(Clips):
         if (record.video_id, modality) not in self._places:
             return self._clips.read_codes(record, modality, frame_numbers)
         check_request(record, modality, frame_numbers, self.modalities)
-        start, shape = self._places[record.video_id, modality]
-        frames = self._memory[start : start + shape.numel()].view(shape)  # (T, C, H, W)
-        return frames[torch.tensor(list(frame_numbers))]
+        start, shape, innermost = self._places[record.video_id, modality]
+        frames = self._memory[start : start + shape.numel()].view(shape)
+        picked = frames[torch.tensor(list(frame_numbers))]
+        return picked.permute(0, 3, 1, 2) if innermost else picked  # (T, C, H, W)
 
     def _decoded(self, record: ClipRecord, modalities: Sequence[str]) -> dict[str, Tensor]:
         counts = {name: record.num_flow if name == "flow" else record.num_frames for name in modalities}

@@ -192,6 +192,19 @@ def test_the_cache_gives_the_same_views_and_keeps_to_its_bound() -> None:
         cached.read_codes(clips.records[0], "rgb", [20])
 
 
+def test_the_cache_keeps_the_layout_in_which_frames_were_decoded() -> None:
+    class Decoded(MadeUpClips):
+        def read_codes(self, record, modality, frame_numbers):  # type: ignore[no-untyped-def]
+            codes = super().read_codes(record, modality, frame_numbers)
+            return codes if modality == "flow" else codes.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+    clips = Decoded(2)
+    cached = CachedClips(clips, clips.records, ["rgb", "flow"], gigabytes=1)
+    for modality in ("rgb", "flow"):
+        first, second = (one.read_codes(clips.records[1], modality, [7, 3, 4]) for one in (clips, cached))
+        assert torch.equal(first, second) and first.stride() == second.stride()
+
+
 def test_the_cache_leaves_a_broken_video_to_the_disk() -> None:
     clips = MadeUpClips(broken={1})
     cached = CachedClips(clips, clips.records[:4], ["rgb", "flow"], gigabytes=1)

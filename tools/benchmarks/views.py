@@ -21,6 +21,7 @@ from benchmarks.measure import show
 from covid_cmsf.clips.interface import Clips
 from covid_cmsf.clips.manifest import ClipRecord
 from covid_cmsf.clips.store import ClipStore
+from covid_cmsf.views.cache import CachedClips
 from covid_cmsf.views.dataset import Key, ViewDataset
 from covid_cmsf.views.loader import ViewLoader
 from covid_cmsf.views.settings import ViewSettings
@@ -83,6 +84,7 @@ def command(
     videos: Path = typer.Argument(..., help="Folder of real video files."),
     samples: int = typer.Option(60, help="Samples (two views each) for every side."),
     clips: int = typer.Option(12, help="Videos to use."),
+    cache_gb: float = typer.Option(0.0, help="Also measure from this much memory of decoded clips."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Two augmented RGB views: ours against a PIL pipeline of the same operations."""
@@ -126,8 +128,12 @@ def command(
         for name in sets:
             results[f"{name}_ratio"] = results["pil_total_ms"] / results[f"{name}_total_ms"]
         view_bytes = 2 * 3 * SETTINGS.length * SETTINGS.size**2 * 4
-        for name, store in stores.items():
-            data = ViewDataset(store, store.records, SETTINGS, seed=0)
+        sources: dict[str, Clips] = dict(stores)
+        if cache_gb:
+            store = stores["short160"]
+            sources["cached160"] = CachedClips(store, store.records, ["rgb"], gigabytes=cache_gb)
+        for name, source in sources.items():
+            data = ViewDataset(source, source.records, SETTINGS, seed=0)
             for num_workers in (1, 2):
                 speed = throughput(data, num_workers)
                 results[f"{name}_clips_per_s_{num_workers}_workers"] = 2 * speed
