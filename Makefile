@@ -21,6 +21,7 @@ demo: install
 	$(BIN)/covid-cmsf clips info $(DEMO)/clips
 	$(BIN)/covid-cmsf clips check $(DEMO)/clips
 	$(BIN)/covid-cmsf clips show $(DEMO)/clips --out $(DEMO)/clip.png
+	$(BIN)/covid-cmsf views show $(DEMO)/clips --config configs/views/tiny.yaml --out $(DEMO)/views.png
 
 lint: install
 	$(BIN)/ruff check .

@@ -97,8 +97,8 @@ def test_extreme_logits_stay_finite() -> None:
     logits = torch.tensor([[200.0, -200.0, 0.0]], requires_grad=True)
     loss = log_sum_loss(logits, torch.tensor([[False, True, False]]))
     loss.backward()
-    assert float(loss) == pytest.approx(400) and torch.isfinite(logits.grad).all()  # type: ignore[arg-type]
-    assert float(log_sum_loss(logits, torch.zeros(1, 3, dtype=torch.bool))) == 0
+    assert loss.item() == pytest.approx(400) and torch.isfinite(logits.grad).all()  # type: ignore[arg-type]
+    assert log_sum_loss(logits, torch.zeros(1, 3, dtype=torch.bool)).item() == 0
 
 
 def test_prototypes_equal_loops(bank: Bank) -> None:
