@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 
+from covid_cmsf.clips.decoders import open_video
 from preprocess.flow import make_flow, to_grey
 from tests.preprocess.test_flow import distance, smooth_flow, warped_pair
 
@@ -19,8 +19,8 @@ def pairs(real_videos: Path) -> np.ndarray:
     result = []
     for folder in sorted(path for path in real_videos.iterdir() if path.is_dir()):
         video = sorted(folder.glob("*.avi"))[0]
-        with av.open(str(video), metadata_errors="ignore") as container:
-            frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        with open_video(video) as reader:
+            frames = list(reader.frames())
         middle = len(frames) // 2
         result.append(to_grey(np.stack(frames[middle : middle + 2])))
     assert result, f"no class in {real_videos}"

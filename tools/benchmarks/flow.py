@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import av
 import cv2
 import numpy as np
 import typer
 
 from benchmarks.measure import show
+from covid_cmsf.clips.decoders import open_video
 from preprocess.flow import BACKENDS, FlowBackend, make_flow, to_grey
 
 REFERENCE = "opencv"
@@ -55,18 +55,14 @@ def read_pairs(video: Path, count: int) -> list[np.ndarray]:
     """`count` grey pairs (2, H, W) of neighbouring frames, spread evenly over the video."""
     if not video.is_file():
         raise typer.BadParameter(f"no video {video}")
-    with av.open(str(video), metadata_errors="ignore") as container:
-        length = sum(1 for _ in container.decode(video=0))
+    with open_video(video) as reader:
+        length = sum(1 for _ in reader.frames())
     if length < 2:
         raise typer.BadParameter(f"{video} has {length} frames; a pair needs 2")
     starts = np.unique(np.linspace(0, length - 2, count).round().astype(int))
     wanted = set(starts) | set(starts + 1)
-    with av.open(str(video), metadata_errors="ignore") as container:
-        kept = {
-            number: to_grey(frame.to_ndarray(format="rgb24"))
-            for number, frame in enumerate(container.decode(video=0))
-            if number in wanted
-        }
+    with open_video(video) as reader:
+        kept = {number: to_grey(frame) for number, frame in enumerate(reader.frames()) if number in wanted}
     return [np.stack([kept[start], kept[start + 1]]) for start in starts]
 
 
