@@ -13,7 +13,7 @@ from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 import av
 import numpy as np
@@ -25,8 +25,6 @@ Frames = NDArray[np.uint8]
 DECODERS = ("av", "decord")
 DEFAULT_FPS = Fraction(25)
 MAX_PIXELS = 64_000_000
-# Old files carry titles in forgotten encodings: they must not keep us from the frames. From PyAV 19 on they don't.
-TOLERANT: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 
 class VideoReader(Protocol):
@@ -77,7 +75,8 @@ class AvReader:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._container = av.open(str(path), **TOLERANT)
+            # Old files carry titles in forgotten encodings: they must not keep us from the frames.
+            self._container = av.open(str(path), metadata_errors="replace")
         except (av.error.FFmpegError, OSError) as error:
             raise ValueError(f"cannot open as a video: {_words(error)}") from error
         if not self._container.streams.video:
