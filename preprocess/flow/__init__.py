@@ -4,7 +4,7 @@
     uv = flow(to_grey(frames))      # uint8 (N + 1, H, W, 3) -> grey (N + 1, H, W) -> float32 (N, 2, H, W)
 
 `numba` runs fused loops on one CPU core and gives OpenCV's flow to the last bit; `numba-fast` rounds more freely
-and takes about half the time; `torch` runs a batch of pairs on any device; `opencv` is the reference.
+and takes about 2/3 of the time; `torch` runs a batch of pairs on any device; `opencv` is the reference.
 Zach, Pock, Bischof, "A Duality Based Approach for Realtime TV-L1 Optical Flow" (DAGM 2007); Sanchez Perez,
 Meinhardt-Llopis, Facciolo, "TV-L1 Optical Flow Estimation" (IPOL 2013).
 """

@@ -1,7 +1,7 @@
-"""`iterate_` of `iteration.py` with free rounding: half the time, and a flow that differs in the last digits.
+"""`iterate_` of `iteration.py` with free rounding: less time, and a flow that differs in the last digits.
 
 Products and sums are fused, roots and quotients are float32's own. OpenCV's scheme amplifies such differences to
-hundredths of a pixel where things move: as much as it changes itself when its input changes in the fifth decimal.
+hundredths of a pixel where things move, and to tenths where its iterations do not settle (fast, blurred motion).
 """
 # planes as in `iteration.py`
 
