@@ -21,12 +21,12 @@ from numba.extending import intrinsic
 
 from preprocess.flow.options import COMPILE
 from preprocess.flow.simd import (
-    FLOAT,
     WIDTH,
     Lanes,
     choose,
     divide,
     hypot,
+    lane_sum,
     load,
     shuffle,
     splat,
@@ -127,11 +127,7 @@ def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
                 for k in range(2):
                     each_vector(length_step(k))
                     each_vector(dual_step(k))
-            lanes = builder.load(error)
-            result = FLOAT(0.0)
-            for lane in range(WIDTH):
-                result = builder.fadd(result, builder.extract_element(lanes, context.get_constant(types.int32, lane)))
-            return result
+            return lane_sum(Lanes(builder, builder.load(error)))
 
         return signature, generate
 

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from preprocess.flow.iteration import FLT_EPSILON
 from preprocess.flow.options import COMPILE
-from preprocess.flow.simd import FLOAT, WIDTH, Lanes, choose, load, splat, store, unpack
+from preprocess.flow.simd import WIDTH, Lanes, choose, lane_sum, load, splat, store, unpack
 
 
 def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
@@ -86,11 +86,7 @@ def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
                 below = new_flow(here, up) if primal else []
                 if dual:
                     new_dual(here, x, up, below)
-            lanes = builder.load(error)
-            result = FLOAT(0.0)
-            for lane in range(WIDTH):
-                result = builder.fadd(result, builder.extract_element(lanes, context.get_constant(types.int32, lane)))
-            return result
+            return lane_sum(Lanes(builder, builder.load(error)))
 
         return signature, generate
 

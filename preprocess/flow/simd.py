@@ -84,6 +84,14 @@ class Lanes:
         return Lanes(self.builder, self.builder.call(function, [self.value, *(other.value for other in others)]))
 
 
+def lane_sum(lanes: Lanes) -> Any:
+    """The sum of the eight numbers, first to last, as an LLVM value."""
+    builder, total = lanes.builder, FLOAT(0.0)
+    for lane in range(WIDTH):
+        total = builder.fadd(total, builder.extract_element(lanes.value, ir.IntType(32)(lane)))
+    return total
+
+
 def choose(where: Any, first: Lanes, second: Lanes) -> Lanes:
     """Lane by lane, `first` where `where`, else `second`."""
     return Lanes(first.builder, first.builder.select(where, first.value, second.value))

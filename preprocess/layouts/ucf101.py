@@ -29,7 +29,10 @@ def scan_ucf101(root: Path, splits: Path | None) -> Collection:
         videos.append(Video(root / path, video_id, source, class_name, labels[class_name]))
     if splits is None:
         return Collection(videos, {name: _by_group(videos, groups) for name, groups in TEST_GROUPS.items()})
-    return _with_lists(videos, splits)
+    collection = _with_lists(videos, splits)
+    if not (splits / "classInd.txt").is_file():
+        collection.remarks.append(f"{splits} has no classInd.txt: labels follow the case-blind order of the folders")
+    return collection
 
 
 def _labels(splits: Path | None, folders: list[str]) -> dict[str, int]:

@@ -46,6 +46,10 @@ def test_ucf101_with_lists_follows_them(tmp_path: Path) -> None:
     assert collection.splits == {"1": {"A/v_A_g01_c01": "train", "B/v_B_g02_c01": "train", "B/v_B_g01_c01": "test"}}
     assert {v.class_name: v.label for v in collection.videos} == {"B": 0, "A": 1}
     assert collection.remarks == [f"1 of the 4 videos listed in {lists} are not on disk"]
+    (lists / "classInd.txt").unlink()
+    collection = scan_collection("ucf101", root, splits=lists)
+    assert {v.class_name: v.label for v in collection.videos} == {"A": 0, "B": 1}
+    assert "no classInd.txt" in collection.remarks[1], "other labels than the lists' own are never silent"
 
 
 @pytest.mark.real
