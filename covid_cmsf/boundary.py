@@ -1,6 +1,7 @@
 """Errors as one readable line: what the user did wrong ends with exit code 2, everything else with 1."""
 
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -19,6 +20,8 @@ def run(app: Callable[..., object]) -> NoReturn:
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     setup_logging(debug=debug)
+    # Before PyTorch is imported: threads that wait by spinning make a busy machine ten times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # file names need not be valid text

@@ -8,7 +8,8 @@ Unknown keys, repeated keys and wrong types are errors that name the key and wha
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -31,7 +32,7 @@ def load_config(schema: type[S], path: Path | None = None, overrides: Iterable[s
     """The settings of `schema` from a YAML file (optional) and `key.subkey=value` overrides, later ones win."""
     values = read_yaml(path) if path is not None else {}
     for override in overrides:
-        _merge(values, parse_override(override))
+        merge(values, parse_override(override))
     return validate(schema, values, place=str(path) if path is not None else "the command line")
 
 
@@ -67,8 +68,8 @@ def read_yaml(path: Path, _seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
         raise ValueError(f"{path}: extends must be a path or a list of paths, not {parents!r}")
     for parent in parents:
-        _merge(merged, read_yaml(path.parent / parent, (*_seen, path)))
-    _merge(merged, own)
+        merge(merged, read_yaml(path.parent / parent, (*_seen, path)))
+    merge(merged, own)
     return merged
 
 
@@ -97,11 +98,11 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _merge(base: dict[str, Any], new: Mapping[str, Any]) -> None:
+def merge(base: dict[str, Any], new: Mapping[str, Any]) -> None:
     """Lays `new` over `base` in place: mappings merge key by key, everything else replaces."""
     for key, value in new.items():
         if isinstance(value, dict) and isinstance(base.get(key), dict):
-            _merge(base[key], value)
+            merge(base[key], value)
         else:
             base[key] = value
 
@@ -121,30 +122,63 @@ def _check_size(values: Any, path: Path) -> None:
 
 def _fault(schema: type[BaseModel], fault: dict[str, Any]) -> str:
     """One pydantic fault as a sentence."""
-    key = ".".join(str(part) for part in fault["loc"])
-    if fault["type"] == "extra_forbidden":
-        known = _keys_at(schema, fault["loc"][:-1])
-        close = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
-        return f"unknown key {key!r}; {hint}"
-    if fault["type"] == "missing":
-        return f"{key!r} is missing"
-    return f"{key} = {fault['input']!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
+    parts, _ = _walk(schema, fault["loc"])
+    key, given = ".".join(parts), fault["input"]
+    match fault["type"]:
+        case "extra_forbidden":
+            parts, models = _walk(schema, fault["loc"][:-1])
+            known, unknown = [name for model in models for name in model.model_fields], str(fault["loc"][-1])
+            return f"unknown key {'.'.join([*parts, unknown])!r}; {_hint(unknown, known)}"
+        case "missing":
+            return f"{key!r} is missing"
+        case "union_tag_not_found" | "union_tag_invalid":
+            facts = {name: value.replace("'", "") for name, value in fault["ctx"].items()}
+            key = f"{key}.{facts['discriminator']}"
+            if "tag" not in facts:
+                return f"{key!r} is missing"
+            return f"{key} = {facts['tag']!r}: {_hint(facts['tag'], facts['expected_tags'].split(', '))}"
+        case "value_error":
+            words = str(fault["ctx"]["error"])
+        case _:
+            words = f"{fault['msg'][0].lower()}{fault['msg'][1:]}"
+    if isinstance(given, dict):  # values that do not fit together: the sentence names them
+        return f"{key}: {words}" if key else words
+    return f"{key} = {given!r}: {words}"
 
 
-def _keys_at(schema: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The keys that the model at `location` inside `schema` accepts."""
+def _hint(given: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(given, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
+
+
+def _walk(schema: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], list[type[BaseModel]]]:
+    """A fault's location as the user wrote it, and the models that may stand there.
+
+    Pydantic puts a word of its own into it for the member of a union that it has tried.
+    """
+    keys: list[str] = []
+    models, in_union = [schema], False
     for part in location:
-        if isinstance(part, str) and part in schema.model_fields:
-            found = _model_in(schema.model_fields[part].annotation)
-            schema = found if found is not None else schema
-    return list(schema.model_fields)
+        chosen = [model for model in models if part in _tags(model)]
+        owner = next((model for model in models if part in model.model_fields), None)
+        if len(models) > 1 and chosen:
+            models = chosen
+        elif owner is not None:
+            keys.append(str(part))
+            annotation = owner.model_fields[str(part)].annotation
+            models, in_union = _models_in(annotation), get_origin(annotation) in (Union, UnionType)
+        elif models or not in_union:
+            keys.append(str(part))
+    return keys, models
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _tags(model: type[BaseModel]) -> set[Any]:
+    """What chooses this model in a union: the value of a required field that can have no other."""
+    fields = [field.annotation for field in model.model_fields.values() if field.is_required()]
+    return {value for field in fields if get_origin(field) is Literal for value in get_args(field)}
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in get_args(annotation):
-        if (found := _model_in(argument)) is not None:
-            return found
-    return None
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]

@@ -38,10 +38,10 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=True, default=str)
 
 
-def setup_logging(*, debug: bool = False) -> None:
-    """Sends our loggers to the screen; call once, at the start of a command. JSONL files get debug lines always."""
+def setup_logging(*, debug: bool = False, quiet: bool = False) -> None:
+    """Sends our loggers to the screen (`quiet`: warnings only); call once, at the start. Files get debug lines too."""
     handler = RichHandler(console=console, show_path=False, show_level=True, markup=False, log_time_format="[%X]")
-    handler.setLevel(logging.DEBUG if debug else logging.INFO)
+    handler.setLevel(logging.DEBUG if debug else logging.WARNING if quiet else logging.INFO)
     for root in ROOTS:
         logger = logging.getLogger(root)
         logger.handlers = [handler]
@@ -50,16 +50,25 @@ def setup_logging(*, debug: bool = False) -> None:
 
 
 def add_jsonl(path: Path) -> logging.Handler:
-    """Appends every record of our loggers to `path` as JSON lines; returns the handler for `remove_jsonl`."""
+    """Appends every record of our loggers to `path` as JSON lines; returns the handler for `remove_log`."""
+    return _add_file(path, JsonLines())
+
+
+def add_text(path: Path) -> logging.Handler:
+    """As `add_jsonl`, but lines for people."""
+    return _add_file(path, logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+
+
+def _add_file(path: Path, formatter: logging.Formatter) -> logging.Handler:
     handler = logging.FileHandler(path, mode="a", encoding="utf-8", delay=True)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(formatter)
     for root in ROOTS:
         logging.getLogger(root).addHandler(handler)
     return handler
 
 
-def remove_jsonl(handler: logging.Handler) -> None:
-    """Undoes `add_jsonl` and closes the file."""
+def remove_log(handler: logging.Handler) -> None:
+    """Undoes `add_jsonl` or `add_text` and closes the file."""
     for root in ROOTS:
         logging.getLogger(root).removeHandler(handler)
     handler.close()

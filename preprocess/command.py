@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from covid_cmsf import __version__, exit_codes
-from covid_cmsf.logs import add_jsonl, console, remove_jsonl
+from covid_cmsf.logs import add_jsonl, console, remove_log
 
 if TYPE_CHECKING:
     from covid_cmsf.clips.store_info import StoreInfo
@@ -121,7 +121,7 @@ def preprocess(
         summary = run.run(mine, setups, time_limit=time_limit, retry_failed=retry_failed)
         raise typer.Exit(_report(summary, out))
     finally:
-        remove_jsonl(journal)
+        remove_log(journal)
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:

@@ -2,7 +2,6 @@
 
 # H W pixels
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from covid_cmsf.clips.decoders import VideoReader, open_video
 from covid_cmsf.clips.flow_codes import encode_flow, stack_components
 from covid_cmsf.clips.store_info import StoreInfo
+from covid_cmsf.hashes import file_sha256
 from preprocess.encoding import FLOW_FINER, ClipWriter
 from preprocess.flow import FlowBackend, to_grey
 
@@ -86,7 +86,7 @@ def convert(
     for sink in sinks:
         assert sink.writer.num_frames == (num_frames if isinstance(sink, RgbSink) else num_flow)
     fps = float(reader.fps)
-    return ClipFacts(num_frames, num_flow, fps, width, height, sha256_of(source), reader.stated_frames)
+    return ClipFacts(num_frames, num_flow, fps, width, height, file_sha256(source), reader.stated_frames)
 
 
 class RgbSink:
@@ -157,12 +157,3 @@ def _open(source: Path, decoder: str) -> VideoReader:
 def _chunks(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
     while chunk := list(islice(frames, CHUNK)):
         yield chunk
-
-
-def sha256_of(path: Path) -> str:
-    """The hash of a file's bytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

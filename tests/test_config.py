@@ -1,8 +1,10 @@
 """Typed configuration: YAML, extends, key=value, and messages for every way to get it wrong."""
 
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
+from pydantic import Field, field_validator, model_validator
 
 from covid_cmsf.config import Settings, load_config, parse_override
 
@@ -81,3 +83,65 @@ def test_bad_overrides_are_refused(text: str) -> None:
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Train().epochs = 3  # type: ignore[misc]
+
+
+class Head(Settings):
+    width: int = 8
+
+
+class Square(Settings):
+    shape: Literal["square"]
+    side: float = 1.0
+    head: Head = Head()
+
+
+class Circle(Settings):
+    shape: Literal["circle"]
+    radius: Annotated[int, Field(ge=1)] | Literal["all"] = 1
+
+    @field_validator("radius")
+    @classmethod
+    def _not_seven(cls, value: int | str) -> int | str:
+        if value == 7:
+            raise ValueError("seven is too much")
+        return value
+
+
+class Drawing(Settings):
+    form: Annotated[Square | Circle, Field(discriminator="shape")]
+    named: dict[str, Head] = Field(default_factory=dict)
+    several: tuple[Circle, ...] = ()
+
+    @model_validator(mode="after")
+    def _fit(self) -> "Drawing":
+        if len(self.several) > 2:
+            raise ValueError(f"{len(self.several)} circles are too many")
+        return self
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["form.shape=circle", "form.radios=2"], "unknown key 'form.radios'; did you mean 'radius'?"),
+        (["form.shape=square", "form.radius=2"], "unknown key 'form.radius'; known here: shape, side, head"),
+        (["form.shape=square", "form.head.widht=2"], "unknown key 'form.head.widht'; did you mean 'width'?"),
+        (["form.shape=circel"], "form.shape = 'circel': did you mean 'circle'?"),
+        (["form.shape=x"], "form.shape = 'x': known here: square, circle"),
+        (["form.radius=3"], "'form.shape' is missing"),
+        (["form.shape=circle", "form.radius=many"], "form.radius = 'many': input should be 'all'"),
+        (["form.shape=circle", "form.radius=7"], "form.radius = 7: seven is too much"),
+        (["form.shape=square", "named={a: {width: x}}"], "named.a.width = 'x': input should be a valid integer"),
+        (["form.shape=square", "several=[{shape: circle, radius: 0}]"], "several.0.radius = 0"),
+    ],
+)
+def test_faults_inside_unions_are_told_in_the_users_words(overrides: list[str], words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        load_config(Drawing, None, overrides)
+    assert words in str(caught.value)
+
+
+def test_values_that_do_not_fit_together_are_not_all_printed() -> None:
+    circle = "{shape: circle}"
+    with pytest.raises(ValueError) as caught:
+        load_config(Drawing, None, ["form.shape=square", f"several=[{circle}, {circle}, {circle}]"])
+    assert str(caught.value) == "configuration (the command line): 3 circles are too many"

@@ -4,7 +4,7 @@ import json
 import logging
 from pathlib import Path
 
-from covid_cmsf.logs import add_jsonl, remove_jsonl, setup_logging
+from covid_cmsf.logs import add_jsonl, remove_log, setup_logging
 
 
 def test_every_record_becomes_one_json_line_with_its_fields(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_every_record_becomes_one_json_line_with_its_fields(tmp_path: Path) -> N
         except RuntimeError:
             logger.exception("oh")
     finally:
-        remove_jsonl(handler)
+        remove_log(handler)
     logger.info("after the handler was removed")
     first, second = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
     assert first["message"] == "epoch\ndone" and first["loss"] == 0.5 and first["level"] == "info"

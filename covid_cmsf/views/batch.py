@@ -69,6 +69,7 @@ class Batch:
                     ]
                 )
                 for chosen in plan.modalities
+                if chosen.name in view
             }
             for view, draws in zip(self.views, plan.draws, strict=True)
         )

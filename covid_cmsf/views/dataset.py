@@ -35,13 +35,29 @@ class Key:
 
 
 class ViewDataset(Dataset[Sample]):
-    """Two views of each video. `defer` leaves colours and normalisation to the device (see `Batch.to`)."""
+    """Two views of each video. `defer` leaves colours and normalisation to the device (see `Batch.to`).
+
+    `online` and `target` are the modalities of each view, by default all of the settings': what no network looks at
+    is neither decoded nor augmented, and leaving it out does not change the rest.
+    """
 
     def __init__(
-        self, clips: Clips, records: Sequence[ClipRecord], settings: ViewSettings, *, seed: int, defer: bool = False
+        self,
+        clips: Clips,
+        records: Sequence[ClipRecord],
+        settings: ViewSettings,
+        *,
+        seed: int,
+        defer: bool = False,
+        online: Sequence[str] | None = None,
+        target: Sequence[str] | None = None,
     ) -> None:
         self.clips, self.settings, self.seed, self.defer = clips, settings, seed, defer
         self.modalities = settings.chosen()
+        self._in_view = [
+            [chosen for chosen in self.modalities if names is None or chosen.name in names]
+            for names in (online, target)
+        ]
         absent = [chosen.name for chosen in self.modalities if chosen.stored not in clips.modalities]
         if absent:
             raise ValueError(
@@ -75,21 +91,25 @@ class ViewDataset(Dataset[Sample]):
         stored = self._read(record, [numbers[plan.clip] for plan in plans], int(rng.integers(settings.length)))
         views, draws = [], []
         for view, plan in enumerate(plans):
-            made, drawn = self._view(stored[view], plan, rng)
+            made, drawn = self._view(stored[view], plan, rng, self._in_view[view])
             views.append(made)
             draws.append(drawn)
         source, label = self._source_of[record.source], record.label
         return Sample(tuple(views), video, source, label, fault, tuple(draws) if self.defer else ())
 
-    def _view(self, stored: Views, plan: ViewPlan, rng: np.random.Generator) -> tuple[Views, dict[str, ViewDraw]]:
-        """One view in every modality. With shared geometry all modalities start from the same dice."""
+    def _view(
+        self, stored: Views, plan: ViewPlan, rng: np.random.Generator, wanted: Sequence[Modality]
+    ) -> tuple[Views, dict[str, ViewDraw]]:
+        """One view in the wanted modalities. With shared geometry all modalities start from the same dice."""
         made: Views = {}
         drawn: dict[str, ViewDraw] = {}
         dice = rng.integers(2**63)
         for chosen in self.modalities:
-            codes = stored[chosen.name]
             if not self.settings.share_geometry:
                 dice = rng.integers(2**63)
+            if chosen not in wanted:
+                continue
+            codes = stored[chosen.name]
             size = self.settings.frame_size if chosen.single_frame else self.settings.size
             augmentation = preset(plan.preset, chosen.kind, size=size)
             height, width = codes.shape[-2:]
@@ -103,8 +123,8 @@ class ViewDataset(Dataset[Sample]):
     def _read(self, record: ClipRecord, numbers: list[list[int]], single: int) -> list[Views]:
         """The stored frames of each view; what several views or modalities need is decoded once."""
         wanted: dict[str, set[int]] = {}
-        for chosen in self.modalities:
-            for one in numbers:
+        for one, in_view in zip(numbers, self._in_view, strict=True):
+            for chosen in in_view:
                 wanted.setdefault(chosen.stored, set()).update(frames_of(chosen, one, single=single))
         decoded: dict[str, tuple[dict[int, int], Tensor]] = {}
         for stored, frames in wanted.items():
@@ -112,11 +132,8 @@ class ViewDataset(Dataset[Sample]):
             place = {number: index for index, number in enumerate(ordered)}
             decoded[stored] = place, self.clips.read_codes(record, stored, ordered)
         return [
-            {
-                chosen.name: _pick(*decoded[chosen.stored], frames_of(chosen, one, single=single))
-                for chosen in self.modalities
-            }
-            for one in numbers
+            {chosen.name: _pick(*decoded[chosen.stored], frames_of(chosen, one, single=single)) for chosen in in_view}
+            for one, in_view in zip(numbers, self._in_view, strict=True)
         ]
 
 

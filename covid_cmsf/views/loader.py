@@ -1,7 +1,9 @@
 """From a data set to batches: the order of an epoch, its share for each process, and the loader around it."""
 
+import signal
 from collections.abc import Generator, Iterator, Sized
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -92,7 +94,7 @@ class ViewLoader:
             num_workers=num_workers,
             collate_fn=partial(collate, modalities=data.modalities, flow_bound=data.clips.flow_bound),
             pin_memory=pin_memory,
-            worker_init_fn=_one_thread,
+            worker_init_fn=start_worker,
             **workers,
         )
 
@@ -125,6 +127,17 @@ class ViewLoader:
         return batch
 
 
-def _one_thread(worker: int) -> None:
-    """Workers are as many as there are cores: more threads would only get in each other's way."""
+def start_worker(worker: int) -> None:
+    """One thread, for workers are as many as there are cores; and signals are left to the process that trains.
+
+    Job schedulers and Ctrl-C signal all processes at once: workers must live until the step is finished and saved. A
+    second SIGTERM comes from that process itself, when a worker does not end as asked.
+    """
     torch.set_num_threads(1)
+    for one in (signal.SIGINT, signal.SIGUSR1):
+        signal.signal(one, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _obey_the_next)
+
+
+def _obey_the_next(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

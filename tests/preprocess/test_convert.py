@@ -9,7 +9,8 @@ import pytest
 from covid_cmsf.clips.decoders import open_video
 from covid_cmsf.clips.flow_codes import decode_flow, unstack_components
 from covid_cmsf.clips.store_info import FlowInfo, StoreInfo
-from preprocess.convert import CHUNK, ClipFacts, StageError, convert, sha256_of, stored_size
+from covid_cmsf.hashes import file_sha256
+from preprocess.convert import CHUNK, ClipFacts, StageError, convert, stored_size
 from preprocess.encoding import ClipWriter
 from preprocess.flow import FlowBackend, FlowParameters, make_flow, to_grey
 from tests.videos import moving_square, write_video
@@ -54,7 +55,7 @@ def test_n_frames_give_n_minus_1_flows_also_across_chunks(tmp_path: Path, flow: 
     others = (np.zeros_like(expected) + 20 / 255, stored[:, ::-1], np.roll(stored, 1, axis=0))
     assert error(stored) < 0.14
     assert all(error(stored) < error(other) - 0.004 for other in others), [error(other) for other in others]
-    assert facts.source_sha256 == sha256_of(tmp_path / "a.avi")
+    assert facts.source_sha256 == file_sha256(tmp_path / "a.avi")
 
 
 def test_the_same_video_gives_the_same_bytes(tmp_path: Path, flow: FlowBackend) -> None:

@@ -20,6 +20,7 @@ class EncoderCard(Settings):
     encoder: str
     in_channels: int = Field(ge=1)
     input_size: Size  # (T, H, W)
+    stride: int = Field(default=1, ge=1)  # frames from one to the next
     mean: tuple[float, ...]
     std: tuple[float, ...]
     modality: str = "unknown"

@@ -78,7 +78,7 @@ def first_conv(encoder: str) -> str:
 
 def _found(layout: Layout, state: StateDict) -> tuple[int, Recognised]:
     """How many of the file's names the layout knows in its best part, and the parts it finds."""
-    to_ours = inverse(layout, _all_keys())
+    to_ours = inverse(layout, _all_keys(tuple(encoder_names())))
     counts = {
         part: sum(name.startswith(part.encoder) and name.removeprefix(part.encoder) in to_ours for name in state)
         for part in layout.parts
@@ -95,8 +95,9 @@ def _expected_shapes(encoder: str) -> tuple[tuple[str, Shape], ...]:
 
 
 @lru_cache
-def _all_keys() -> frozenset[str]:
-    return frozenset(key for encoder in encoder_names() for key, _ in _expected_shapes(encoder))
+def _all_keys(encoders: tuple[str, ...]) -> frozenset[str]:
+    """Of these encoders: the zoo of this moment, which users may add to."""
+    return frozenset(key for encoder in encoders for key, _ in _expected_shapes(encoder))
 
 
 def _bare(name: str) -> str:
