@@ -20,9 +20,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.methods.bank import Bank
-from covid_cmsf.methods.neighbours import Neighbours, nearest, nearest_among, same_label_rows
-
-DENSE_SHARE = 0.25  # of the bank with the same label from which searching all of it is cheaper
+from covid_cmsf.methods.neighbours import Neighbours, nearest, nearest_among, nearest_same_label
 
 
 @dataclass(frozen=True)
@@ -55,14 +53,9 @@ def only_self(exclusions: Exclusions) -> Neighbours:
 
 
 def same_label(targets: Tensor, bank: Bank, k: int, exclusions: Exclusions, *, labels: Tensor) -> Neighbours:
-    """The k nearest rows with the same label. Few such rows are gathered; many are searched in place."""
-    candidates = same_label_rows(labels, bank.who("labels"))
-    forbidden = exclusions.mask(bank)
-    if candidates.shape[1] <= DENSE_SHARE * len(bank):
-        return nearest_among(targets, bank.rows("target"), k, _without(candidates, forbidden))
-    other = bank.who("labels")[None, :] != labels[:, None]
-    other |= (labels < 0)[:, None]
-    return nearest(targets, bank.rows("target"), k, forbidden=other if forbidden is None else other | forbidden)
+    """The k nearest rows with the same label."""
+    rows, theirs = bank.rows("target"), bank.who("labels")
+    return nearest_same_label(targets, rows, k, labels=labels, bank_labels=theirs, forbidden=exclusions.mask(bank))
 
 
 def guided(
@@ -95,10 +88,3 @@ def _join(first: Tensor, second: Tensor, join: str) -> Tensor:
     if join == "intersection":
         return torch.where(known, second, -1)
     return torch.cat([first, torch.where(known, -1, second)], dim=1)
-
-
-def _without(candidates: Tensor, forbidden: Tensor | None) -> Tensor:
-    if forbidden is None:
-        return candidates
-    out = forbidden.gather(1, candidates.clamp(min=0))
-    return torch.where(out, -1, candidates)

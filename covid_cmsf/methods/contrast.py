@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.methods.bank import Bank
+from covid_cmsf.methods.example_losses import ExampleLosses, counted_only
 from covid_cmsf.methods.neighbours import nearest
 
 
 def contrast_logits(online: Tensor, keys: Tensor, bank: Tensor, *, temperature: float) -> Tensor:
     """(B, 1 + M): similarity to the own key, then to every row of the bank, over the temperature. All unit vectors."""
-    own = (online * keys).sum(1, keepdim=True)
+    own = (online * keys.detach()).sum(1, keepdim=True)
     return torch.cat([own, online @ bank.T], dim=1).float() / temperature
 
 
@@ -33,7 +34,7 @@ def own_key_only(batch: int, num_rows: int, *, device: torch.device) -> Tensor:
 def label_positives(labels: Tensor, bank: Bank, *, own_key: bool = True) -> Tensor:
     """(B, 1 + M): rows with the same label, and the own key (or not). Unknown labels (-1) match nothing."""
     same = (labels[:, None] == bank.who("labels")[None, :]) & (labels >= 0)[:, None]
-    return torch.cat([torch.full_like(same[:, :1], own_key), same], dim=1)
+    return torch.cat([same.new_full((len(same), 1), own_key), same], dim=1)
 
 
 def mined_positives(guide: Tensor, bank: Bank, *, sources: Tensor, column: str, top_k: int, mine: bool) -> Tensor:
@@ -42,7 +43,7 @@ def mined_positives(guide: Tensor, bank: Bank, *, sources: Tensor, column: str, 
     With `mine=False` (the bank is not full yet) only the first two.
     """
     sibling = sources[:, None] == bank.who("sources")[None, :]
-    positives = torch.cat([torch.ones_like(sibling[:, :1]), sibling], dim=1)
+    positives = torch.cat([sibling.new_ones(len(sibling), 1), sibling], dim=1)
     if mine and top_k:
         rows = nearest(guide, bank.rows(column), top_k, forbidden=sibling).rows
         marked = torch.zeros_like(positives).scatter_(1, rows + 1, True)  # -1 (none) falls on the own key
@@ -58,15 +59,20 @@ def drop_own_key(positives: Tensor) -> Tensor:
     return changed
 
 
-def mean_log_loss(logits: Tensor, positives: Tensor) -> Tensor:
+def without_rows(logits: Tensor, out: Tensor) -> Tensor:
+    """Logits (B, 1 + M) without the rows where `out` (B, M) is True: they are no negatives."""
+    own = out.new_zeros(len(out), 1)
+    return logits.masked_fill(torch.cat([own, out], dim=1), -torch.inf)
+
+
+def mean_log_loss(logits: Tensor, positives: Tensor) -> ExampleLosses:
     """UberNCE and SupCon: the mean over an example's positives of -log p; examples without any do not count."""
-    losses = -(logits.log_softmax(1).masked_fill(~positives, 0).sum(1)) / positives.sum(1).clamp(min=1)
-    some = positives.any(1).float()
-    return (losses * some).sum() / some.sum().clamp(min=1)
+    values = -(logits.log_softmax(1).masked_fill(~positives, 0).sum(1)) / positives.sum(1).clamp(min=1)
+    return counted_only(values, positives.any(1))
 
 
-def log_sum_loss(logits: Tensor, positives: Tensor) -> Tensor:
+def log_sum_loss(logits: Tensor, positives: Tensor) -> ExampleLosses:
     """CoCLR (as MIL-NCE): -log of the positives' share of the softmax; examples without any do not count."""
-    share = logits.masked_fill(~positives, -torch.inf).logsumexp(1) - logits.logsumexp(1)
     some = positives.any(1)
-    return -torch.where(some, share, 0).sum() / some.sum().clamp(min=1)
+    kept = logits.masked_fill(~(positives | ~some[:, None]), -torch.inf)  # a row without positives stays finite
+    return counted_only(logits.logsumexp(1) - kept.logsumexp(1), some)

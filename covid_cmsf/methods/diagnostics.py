@@ -20,6 +20,15 @@ def purity(neighbours: Neighbours, labels: Tensor, bank_labels: Tensor, *, own_r
     return float((right & counted).sum() / counted.sum())
 
 
+def mask_purity(allowed: Tensor, labels: Tensor, bank_labels: Tensor, *, own_rows: Tensor) -> float | None:
+    """As `purity`, for neighbours given as a mask (B, M): all rows of a class."""
+    rows = torch.arange(len(bank_labels), device=allowed.device)
+    counted = allowed & (rows[None, :] != own_rows[:, None]) & (labels >= 0)[:, None]
+    if not counted.any():
+        return None
+    return float((counted & (bank_labels[None, :] == labels[:, None])).sum() / counted.sum())
+
+
 def overlap(first: Neighbours, second: Neighbours) -> float:
     """Share of the first one's neighbours that the second one has too: how far guide and target agree."""
     both = (first.rows[:, :, None] == second.rows[:, None, :]) & first.found[:, :, None]
@@ -29,13 +38,3 @@ def overlap(first: Neighbours, second: Neighbours) -> float:
 def embedding_std(embeddings: Tensor) -> float:
     """Mean standard deviation of the coordinates of unit vectors, times sqrt(D): 1 is spread evenly, 0 is collapsed."""
     return float(embeddings.float().std(dim=0).mean() * embeddings.shape[1] ** 0.5)
-
-
-def effective_rank(embeddings: Tensor) -> float:
-    """exp of the entropy of the covariance's eigenvalues (Roy and Vetterli, 2007): 1 to D directions in use."""
-    centred = embeddings.float() - embeddings.float().mean(0)
-    values = torch.linalg.eigvalsh(centred.T @ centred).clamp(min=0)
-    if float(values.sum()) == 0:
-        return 1.0
-    shares = values / values.sum()
-    return float(torch.exp(-(shares * shares.clamp(min=1e-12).log()).sum()))

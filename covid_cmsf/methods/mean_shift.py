@@ -7,20 +7,19 @@ v is the online prediction, z are neighbours of the *target* u; both are unit ve
 
 # B batch, M bank rows, D embedding, K neighbours
 
+import torch
 from torch import Tensor
 
-from covid_cmsf.methods.neighbours import Neighbours
+from covid_cmsf.methods.example_losses import ExampleLosses, counted_only
+from covid_cmsf.methods.neighbours import Neighbours, slices
 
 
-def mean_shift_loss(online: Tensor, bank: Tensor, neighbours: Neighbours) -> Tensor:
+def mean_shift_loss(online: Tensor, bank: Tensor, neighbours: Neighbours) -> ExampleLosses:
     """The loss of online embeddings (B, D) against their neighbours among the rows of `bank` (M, D).
 
     Fewer than K neighbours are averaged as they are; an example without any does not count.
     """
-    means, counts = neighbour_means(bank, neighbours)
-    distances = 2 - 2 * (online.float() * means).sum(1)  # (B,): the mean of 2 - 2 v.z is 2 - 2 v.mean(z)
-    some = (counts > 0).float()
-    return (distances * some).sum() / some.sum().clamp(min=1)
+    return _towards(online, *neighbour_means(bank, neighbours))
 
 
 def neighbour_means(bank: Tensor, neighbours: Neighbours) -> tuple[Tensor, Tensor]:
@@ -31,12 +30,26 @@ def neighbour_means(bank: Tensor, neighbours: Neighbours) -> tuple[Tensor, Tenso
     return rows.sum(1) / counts.clamp(min=1).unsqueeze(1), counts
 
 
-def class_mean_loss(online: Tensor, bank: Tensor, *, labels: Tensor, bank_labels: Tensor) -> Tensor:
+def class_mean_loss(online: Tensor, bank: Tensor, *, labels: Tensor, bank_labels: Tensor) -> ExampleLosses:
     """Top-all: the neighbours are all rows with the example's label, so the loss is 2 - 2 v.(their mean)."""
     ids, inverse = labels.unique(return_inverse=True)
     member = (ids[:, None] == bank_labels[None, :]) & (ids >= 0)[:, None]  # (classes, M)
+    means, counts = _means_of(member, bank)
+    return _towards(online, means[inverse], counts[inverse])
+
+
+def allowed_mean_loss(online: Tensor, bank: Tensor, allowed: Tensor) -> ExampleLosses:
+    """Top-all of any constraint: the neighbours are the rows where `allowed` (B, M) is True."""
+    return _towards(online, *_means_of(allowed, bank))
+
+
+def _means_of(member: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
+    """Masks (N, M) -> the means (N, D) of the rows in each, and how many they are (N,)."""
     counts = member.sum(1)
-    means = (member.float() @ bank) / counts.clamp(min=1).unsqueeze(1)  # (classes, D)
-    distances = 2 - 2 * (online.float() * means[inverse]).sum(1)
-    some = (counts[inverse] > 0).float()
-    return (distances * some).sum() / some.sum().clamp(min=1)
+    sums = torch.cat([member[part].float() @ bank for part in slices(len(member), 4 * len(bank))])
+    return sums / counts.clamp(min=1).unsqueeze(1), counts
+
+
+def _towards(online: Tensor, means: Tensor, counts: Tensor) -> ExampleLosses:
+    """The mean of 2 - 2 v.z over neighbours z is 2 - 2 v.(mean of z)."""
+    return counted_only(2 - 2 * (online.float() * means).sum(1), counts > 0)

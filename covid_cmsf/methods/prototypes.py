@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from covid_cmsf.methods.example_losses import ExampleLosses, counted_only
+
 
 def bank_prototypes(bank: Tensor, bank_labels: Tensor, *, num_classes: int) -> tuple[Tensor, Tensor]:
     """Unit prototypes (C, D), each the direction of its rows' mean, and which classes have rows (C,)."""
@@ -18,12 +20,15 @@ def bank_prototypes(bank: Tensor, bank_labels: Tensor, *, num_classes: int) -> t
     return F.normalize(sums, dim=1), counts > 0
 
 
-def prototype_loss(online: Tensor, prototypes: Tensor, there: Tensor, labels: Tensor, *, temperature: float) -> Tensor:
+def prototype_loss(
+    online: Tensor, prototypes: Tensor, there: Tensor, labels: Tensor, *, temperature: float
+) -> ExampleLosses:
     """ProtoNW: cross entropy over the cosines to the classes that have a prototype; others do not count."""
     logits = (online.float() @ prototypes.T / temperature).masked_fill(~there, -torch.inf)
-    usable = (labels >= 0) & there[labels.clamp(min=0)]
-    losses = F.cross_entropy(logits[usable], labels[usable], reduction="sum")
-    return losses / usable.sum().clamp(min=1)
+    counted = (labels >= 0) & there[labels.clamp(min=0)]
+    # A row that does not count must stay finite: give it the score 0 everywhere.
+    values = F.cross_entropy(torch.where(counted[:, None], logits, 0), labels.clamp(min=0), reduction="none")
+    return counted_only(values, counted)
 
 
 def frozen_prototypes(num_classes: int, size: int, *, seed: int) -> Tensor:
@@ -32,8 +37,7 @@ def frozen_prototypes(num_classes: int, size: int, *, seed: int) -> Tensor:
     return F.normalize(torch.randn(num_classes, size, generator=generator), dim=1)
 
 
-def frozen_prototype_loss(outputs: Tensor, prototypes: Tensor, labels: Tensor) -> Tensor:
-    """FrzProto: 2 - 2 cosine between each output (B, D), not normalised, and its class's prototype."""
-    usable = labels >= 0
-    cosine = (F.normalize(outputs[usable].float(), dim=1) * prototypes[labels[usable]]).sum(1)
-    return (2 - 2 * cosine).sum() / usable.sum().clamp(min=1)
+def frozen_prototype_loss(outputs: Tensor, prototypes: Tensor, labels: Tensor) -> ExampleLosses:
+    """FrzProto: 2 - 2 cosine between each unit output (B, D) and its class's prototype."""
+    cosine = (outputs.float() * prototypes[labels.clamp(min=0)]).sum(1)
+    return counted_only(2 - 2 * cosine, labels >= 0)

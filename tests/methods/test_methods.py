@@ -1,0 +1,257 @@
+"""Every method, given a batch and the banks, equals a naive double loop; and the paper's identities hold."""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from covid_cmsf.methods.contrastive import CoCLR, InfoNCE, LabelContrast
+from covid_cmsf.methods.example_losses import ExampleLosses
+from covid_cmsf.methods.method import Method
+from covid_cmsf.methods.shift import MeanShift
+from covid_cmsf.methods.supervised import FrzProto, ProtoNW, Xent
+from tests.methods.worlds import B, D, World, nearest_rows, with_gradients, world
+
+T = 0.2
+
+
+def losses(method: Method, w: World, *, seed: int = 0) -> ExampleLosses:
+    return method.losses(w.batch, w.banks, torch.Generator().manual_seed(seed))
+
+
+def check(found: ExampleLosses, slow: list[float | None]) -> None:
+    """`None` is an example that has nothing to learn from."""
+    assert found.counted.tolist() == [value is not None for value in slow]
+    assert found.values.tolist() == pytest.approx([value or 0.0 for value in slow], abs=1e-5)
+
+
+def slow_shift(method: MeanShift, w: World) -> list[float | None]:
+    batch, values = w.batch, []
+    assert batch.target is not None and batch.guides is not None and batch.rows is not None
+    for i in range(B):
+        bank, own, label = w.bank, int(batch.rows.everyone[i]), int(batch.labels[i])
+        constraint = method.constraint
+        if constraint == "two_bank" and label >= 0:
+            assert w.banks.labelled is not None and batch.rows.labelled is not None
+            bank, own = w.banks.labelled, int(batch.rows.labelled[i])
+        rows = []
+        for j in range(len(bank)):
+            sibling = bank.who("sources")[j] == batch.sources[i] and j != own
+            if (j == own and not method.include_target) or (sibling and not method.include_siblings):
+                continue
+            rows.append(j)
+        if constraint == "self":
+            rows = [own]
+        if constraint == "label" or (constraint == "two_bank" and label >= 0):
+            rows = [j for j in rows if label >= 0 and bank.who("labels")[j] == label]
+        if constraint == "guide":
+            sets = [
+                set(nearest_rows(one[i], bank, name, rows, method.num_candidates)) for name, one in batch.guides.items()
+            ]
+            rows = sorted(set.union(*sets) if method.join == "union" else set.intersection(*sets))
+        rows = nearest_rows(batch.target[i], bank, "target", rows, method.k)
+        v = batch.online[i].double()
+        values.append(
+            sum(2 - 2 * float(v @ bank.rows("target")[j].double()) for j in rows) / len(rows) if rows else None
+        )
+    return values
+
+
+SHIFTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "none": ({"constraint": "none"}, {}),
+    "self": ({"constraint": "self"}, {}),
+    "label": ({"constraint": "label"}, {"hidden": 0.3}),
+    "many_labels": ({"constraint": "label"}, {"num_labels": 15}),
+    "two_bank": ({"constraint": "two_bank"}, {"hidden": 0.5, "labelled_rows": 15}),
+    "two_bank_all_labelled": ({"constraint": "two_bank"}, {"labelled_rows": 15}),
+    "two_bank_none_labelled": ({"constraint": "two_bank"}, {"hidden": 1.0, "labelled_rows": 15}),
+    "guide": ({"constraint": "guide", "num_candidates": 7}, {}),
+    "union": ({"constraint": "guide", "num_candidates": 5, "join": "union"}, {"guides": ("guide_a", "guide_b")}),
+    "intersection": (
+        {"constraint": "guide", "num_candidates": 12, "join": "intersection"},
+        {"guides": ("guide_a", "guide_b")},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHIFTS)
+def test_mean_shift_equals_a_double_loop(name: str) -> None:
+    options, facts = SHIFTS[name]
+    for k, target, siblings, pushed in itertools.product([1, 3, 100, "all"], [True, False], [True, False], [9, 55]):
+        w = world(pushed=pushed, seed=pushed, **facts)
+        method = MeanShift(k=k, include_target=target, include_siblings=siblings, **options)  # type: ignore[arg-type]
+        check(losses(method, w), slow_shift(method, w))
+
+
+def test_labelled_and_unlabelled_rows_stay_apart() -> None:
+    w = world(hidden=0.5, labelled_rows=15)
+    before = losses(MeanShift(k=3, constraint="two_bank"), w).values
+    known = w.batch.labels >= 0
+    assert 0 < int(known.sum()) < B
+    w.banks.everyone.get_buffer("column_target").mul_(-1)
+    changed = losses(MeanShift(k=3, constraint="two_bank"), w).values != before
+    assert torch.equal(changed, ~known)
+
+
+def slow_softmax(w: World, i: int, left_out: list[int]) -> dict[int, float]:
+    """Probability of the own key (-1) and of each row of the bank that is not left out."""
+    assert w.batch.target is not None
+    v = w.batch.online[i].double()
+    raw = {-1: math.exp(float(v @ w.batch.target[i].double()) / T)}
+    for j, z in enumerate(w.bank.rows("target").double()):
+        if j not in left_out:
+            raw[j] = math.exp(float(v @ z) / T)
+    return {j: value / sum(raw.values()) for j, value in raw.items()}
+
+
+@pytest.mark.parametrize("leave_out", ["none", "video", "source"])
+@pytest.mark.parametrize("batch_negatives", [False, True])
+def test_infonce_equals_a_double_loop(leave_out: Any, batch_negatives: bool) -> None:
+    for pushed in (B, 9, 55):
+        w = world(pushed=pushed, after=not batch_negatives)
+        slow: list[float | None] = []
+        for i in range(B):
+            out = []
+            for j in range(len(w.bank)):
+                same = {"none": False, "video": w.bank.who("videos")[j] == w.batch.videos[i]}
+                same["source"] = w.bank.who("sources")[j] == w.batch.sources[i]
+                own = batch_negatives and w.batch.rows is not None and w.batch.rows.everyone[i] == j
+                if same[leave_out] or own:
+                    out.append(j)
+            slow.append(-math.log(slow_softmax(w, i, out)[-1]))
+        method = InfoNCE(temperature=T, leave_out=leave_out, batch_negatives=batch_negatives)
+        assert method.push == ("before" if batch_negatives else "after")
+        check(losses(method, w), slow)
+
+
+@pytest.mark.parametrize("include_target", [True, False])
+def test_ubernce_and_supcon_equal_a_double_loop(include_target: bool) -> None:
+    w = world(hidden=0.3, num_labels=12, after=True)
+    slow: list[float | None] = []
+    for i in range(B):
+        label, p = int(w.batch.labels[i]), slow_softmax(w, i, [])
+        positives = [-1] * include_target + [j for j in range(len(w.bank)) if label >= 0 and w.bank.labels[j] == label]
+        slow.append(sum(-math.log(p[j]) for j in positives) / len(positives) if positives else None)
+    assert include_target or None in slow
+    check(losses(LabelContrast(temperature=T, include_target=include_target), w), slow)
+
+
+@pytest.mark.parametrize("drop_self", [0.0, 1.0])
+@pytest.mark.parametrize("pushed", [30, 55])  # the bank of 40 is not full, or full
+def test_coclr_equals_a_double_loop(drop_self: float, pushed: int) -> None:
+    w = world(pushed=pushed, after=True)
+    assert w.batch.guides is not None
+    slow: list[float | None] = []
+    for i in range(B):
+        siblings = [j for j in range(len(w.bank)) if w.bank.sources[j] == w.batch.sources[i]]
+        others = [j for j in range(len(w.bank)) if j not in siblings]
+        full = len(w.bank) == w.bank.num_rows
+        mined = nearest_rows(w.batch.guides["guide_a"][i], w.bank, "guide_a", others, 3) if full else []
+        positives = siblings + mined
+        if not drop_self or not positives:
+            positives = [-1, *positives]
+        p = slow_softmax(w, i, [])
+        slow.append(-math.log(sum(p[j] for j in positives)))
+    check(losses(CoCLR(temperature=T, top_k=3, drop_self=drop_self), w), slow)
+
+
+def test_protonw_equals_a_double_loop_and_leaves_missing_classes_out() -> None:
+    w = world(1, pushed=16, num_labels=9, hidden=0.3, after=True)
+    means = {}
+    for label in range(9):
+        rows = [z for z, one in zip(w.bank.rows("target").double(), w.bank.who("labels"), strict=True) if one == label]
+        if rows:
+            means[label] = F.normalize(sum(rows, torch.zeros(D)), dim=0)
+    slow: list[float | None] = []
+    for i in range(B):
+        raw = {c: math.exp(float(w.batch.online[i].double() @ mean) / T) for c, mean in means.items()}
+        label = int(w.batch.labels[i])
+        slow.append(-math.log(raw[label] / sum(raw.values())) if label in raw else None)
+    assert len(means) < 9 and None in slow and any(value is not None for value in slow)
+    check(losses(ProtoNW(num_classes=9, temperature=T), w), slow)
+
+
+def test_frozen_prototypes_and_cross_entropy_equal_loops() -> None:
+    w = world(hidden=0.4)
+    method = FrzProto(num_classes=4, size=D, seed=3)
+    labels, frozen, entropy = w.batch.labels.tolist(), [], []
+    assert -1 in labels
+    for v, label in zip(w.batch.online.double(), labels, strict=True):
+        frozen.append(None if label < 0 else 2 - 2 * float(v @ method.prototypes[label].double()))
+        entropy.append(None if label < 0 else -math.log(math.exp(float(v[label])) / sum(map(math.exp, v.tolist()))))
+    check(method.losses(w.batch, None, torch.Generator()), frozen)
+    check(Xent().losses(w.batch, None, torch.Generator()), entropy)
+    assert "prototypes" in method.state_dict()
+
+
+def test_the_papers_identities_hold() -> None:
+    w, one_label = world(), world(num_labels=1)
+    msf = losses(MeanShift(k=5), w).values
+    byol = 2 - 2 * (w.batch.online * w.batch.target).sum(1)
+    top_all = losses(MeanShift(k="all", constraint="label"), w).values
+    labels, rows = w.bank.who("labels"), w.bank.rows("target")
+    class_means = torch.stack([rows[labels == label].mean(0) for label in w.batch.labels])
+    everyone = MeanShift(k=5, constraint="guide", num_candidates=w.bank.num_rows)
+    for found, expected in (
+        (losses(MeanShift(k=1), w).values, byol),
+        (losses(MeanShift(k=1, constraint="self"), w).values, byol),
+        (losses(MeanShift(k=1, constraint="guide"), w).values, byol),
+        (losses(MeanShift(k=1, constraint="label"), w).values, byol),
+        (losses(everyone, w).values, msf),
+        (losses(MeanShift(k=5, constraint="label"), one_label).values, losses(MeanShift(k=5), one_label).values),
+        (top_all, 2 - 2 * (w.batch.online * class_means).sum(1)),
+    ):
+        assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_ubernce_with_labels_that_nobody_shares_is_infonce() -> None:
+    w = world(after=True)
+    strange = World(w.banks, replace(w.batch, labels=torch.arange(100, 100 + B)))
+    infonce = losses(InfoNCE(temperature=T), w).values
+    assert torch.allclose(losses(LabelContrast(temperature=T), strange).values, infonce)
+
+
+METHODS: dict[str, Callable[[], Method]] = {
+    "msf": lambda: MeanShift(k=3),
+    "msf_all": lambda: MeanShift(k="all"),
+    "byol": lambda: MeanShift(k=1, constraint="self"),
+    "label": lambda: MeanShift(k=3, constraint="label"),
+    "label_all": lambda: MeanShift(k="all", constraint="label", include_siblings=False),
+    "two_bank": lambda: MeanShift(k=3, constraint="two_bank"),
+    "guide": lambda: MeanShift(k=3, constraint="guide"),
+    "infonce": lambda: InfoNCE(temperature=T, batch_negatives=True),
+    "supcon": lambda: LabelContrast(temperature=T, include_target=False),
+    "coclr": lambda: CoCLR(temperature=T, top_k=3, drop_self=0.5),
+    "protonw": lambda: ProtoNW(num_classes=4, temperature=T),
+    "frzproto": lambda: FrzProto(num_classes=4, size=D, seed=0),
+    "xent": Xent,
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_gradients_flow_only_into_the_online_embeddings_of_examples_that_count(name: str) -> None:
+    method = METHODS[name]()
+    w = world(hidden=0.4, labelled_rows=15, after=method.push == "after")
+    w.batch = with_gradients(w.batch)
+    found = losses(method, w)
+    found.values.sum().backward()
+    assert w.batch.online.grad is not None and w.batch.target is not None and w.batch.guides is not None
+    assert w.batch.target.grad is None and all(rows.grad is None for rows in w.batch.guides.values())
+    assert torch.equal(w.batch.online.grad.abs().sum(1) > 0, found.counted)
+    assert bool(w.batch.online.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_two_processes_with_half_a_batch_each_make_the_mean_of_all(name: str) -> None:
+    method = METHODS[name]()
+    w = world(hidden=0.4, labelled_rows=15, after=method.push == "after")
+    whole = losses(method, w)
+    halves = [losses(method, World(w.banks, w.batch.select(part))) for part in (slice(0, 2), slice(2, B))]
+    total = sum(half.values.sum() for half in halves) / max(1, sum(int(half.counted.sum()) for half in halves))
+    assert torch.allclose(torch.as_tensor(total), whole.mean(), atol=1e-6)
+    assert torch.allclose(torch.cat([half.values for half in halves]), whole.values, atol=1e-5)
