@@ -1,0 +1,108 @@
+"""Checkpoints: whole or not there, each with its hash, the newest that is sound is used.
+
+    checkpoints/
+      index.json                     what there is, oldest first: file, sha256, epoch, batch, step, kept
+      step-00000120-epoch-0003.pt    {"format": 1, "encoder": card, "state": {...}, "optimiser": ..., ...}
+      last.pt                        a link to the newest
+
+A file enters the index after it is on disk, and leaves the disk after it left the index; so a kill at any moment leaves
+an index whose files are whole. The two newest always stay. A stop after the last batch of an epoch and the end of that
+epoch are the same step: both are in the name, so that neither replaces the other.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from covid_cmsf.atomic import atomic_path, sync_folder, write_text_atomic
+from covid_cmsf.hashes import file_sha256
+
+logger = logging.getLogger(__name__)
+FORMAT = 1
+NEWEST = 2  # checkpoints that are never removed: the last, and the one to fall back on
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One checkpoint in the index; `kept` ones are those of every N epochs."""
+
+    file: str
+    sha256: str
+    epoch: int
+    batch: int
+    step: int
+    kept: bool
+
+
+class Checkpoints:
+    """The checkpoints of one run, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.index = folder / "index.json"
+
+    @property
+    def last(self) -> Path:
+        """Where the newest can be found."""
+        return self.folder / "last.pt"
+
+    def entries(self) -> list[Entry]:
+        """What the index lists, oldest first."""
+        if not self.index.is_file():
+            return []
+        try:
+            return [Entry(**values) for values in json.loads(self.index.read_text(encoding="utf-8"))]
+        except (json.JSONDecodeError, TypeError) as error:
+            raise ValueError(f"{self.index} is damaged ({error}); it lists the checkpoints beside it") from None
+
+    def save(self, values: Mapping[str, Any], *, epoch: int, batch: int, step: int, kept: bool, keep: int) -> Path:
+        """Writes a checkpoint, then the index; removes what is neither among the newest nor kept (the last `keep`)."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for left in self.folder.glob(".*.tmp"):  # by a kill
+            left.unlink()
+        path = self.folder / f"step-{step:08d}-epoch-{epoch:04d}.pt"
+        with atomic_path(path) as temporary:
+            torch.save({"format": FORMAT, **values}, temporary)
+            digest = file_sha256(temporary)
+        entry = Entry(path.name, digest, epoch, batch, step, kept)
+        # Those of later steps were damaged, or the run would have gone on from them.
+        earlier = [one for one in self.entries() if one.step <= step and one.file != entry.file]
+        entries = [*earlier, entry]
+        of_epochs = [one for one in entries if one.kept][-keep:]
+        stay = [one for one in entries if one in of_epochs or one in entries[-NEWEST:]]
+        write_text_atomic(self.index, json.dumps([asdict(one) for one in stay], indent=1) + "\n")
+        self._link(path)
+        for old in self.folder.glob("step-*.pt"):
+            if old.name not in {one.file for one in stay}:
+                old.unlink()
+        return path
+
+    def load(self) -> dict[str, Any] | None:
+        """The newest sound checkpoint; None when there never was one, an error when none is sound."""
+        entries = self.entries()
+        for entry in reversed(entries):
+            fault = self._fault(entry)
+            if fault is None:
+                return torch.load(self.folder / entry.file, map_location="cpu", weights_only=True)
+            logger.warning("checkpoint %s %s; trying the one before it", self.folder / entry.file, fault)
+        if entries:
+            raise ValueError(f"no checkpoint in {self.folder} is sound; remove the run's folder to start again")
+        return None
+
+    def _fault(self, entry: Entry) -> str | None:
+        path = self.folder / entry.file
+        if not path.is_file():
+            return "is gone"
+        return None if file_sha256(path) == entry.sha256 else "is damaged (its hash is wrong)"
+
+    def _link(self, path: Path) -> None:
+        temporary = self.folder / ".last.tmp"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(path.name)
+        temporary.replace(self.last)
+        sync_folder(self.folder)

@@ -1,0 +1,145 @@
+"""The methods as settings: `method: {name: cmsf, constraint: guide, k: 5, ...}`. Defaults are the papers' for video."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from covid_cmsf.config import Settings
+from covid_cmsf.methods.contrastive import LeaveOut
+from covid_cmsf.methods.shift import Join
+
+ProjectorName = Literal["cmsf", "coclr", "supcon", "mlp", "linear"]
+K = Annotated[int, Field(ge=1)] | Literal["all"]
+StartRows = Annotated[int, Field(ge=0)] | Literal["full"]
+Temperature = Annotated[float, Field(gt=0)]
+
+
+class HeadSettings(Settings):
+    """What stands on the encoder of d features."""
+
+    projector: ProjectorName = Field(
+        default="cmsf",
+        description="cmsf: d-2d-d/4 with batch norm; coclr: d-d-128; supcon: d-d-128 with batch norm; "
+        "mlp: d-d-d with batch norm; linear: d-d",
+    )
+    embedding_size: int | None = Field(default=None, ge=1, description="another width of the output")
+    output_batch_norm: bool = Field(default=False, description="batch norm after the projector: keeps rank up")
+    reuse: bool = Field(default=False, description="take the projector of `init` instead of a new one")
+
+
+class WithTarget(Settings):
+    """Methods with a target network and a bank."""
+
+    head: HeadSettings = HeadSettings()
+    bank_rows: int = Field(default=8192, ge=1)
+    start_rows: StartRows = Field(default=0, description="no step before the bank holds so many rows, or is full")
+    ema_momentum: float = Field(default=0.99, ge=0, lt=1, description="of the target network")
+    ema_schedule: Literal["constant", "cosine"] = Field(default="constant", description="cosine: rises to 1, as BYOL's")
+
+
+class Shift(WithTarget):
+    """What all mean-shift methods share."""
+
+    k: K = Field(default=5, description="neighbours that are averaged, or `all` that are allowed")
+    include_target: bool = Field(default=True, description="the target itself may be a neighbour")
+    include_siblings: bool = Field(default=True, description="other clips of the same source may be neighbours")
+
+
+class CmsfSettings(Shift):
+    """Constrained mean shift."""
+
+    name: Literal["cmsf"]
+    constraint: Literal["guide", "label", "two_bank"] = "guide"
+    num_candidates: int = Field(default=10, ge=1, description="n: rows that each guide vouches for")
+    join: Join = Field(default="union", description="candidates of several guides: either's or both's")
+    labelled_rows: int = Field(default=8192, ge=1, description="rows of the second bank of `two_bank`")
+
+
+class MsfSettings(Shift):
+    """Mean shift without a constraint."""
+
+    name: Literal["msf"]
+
+
+class ByolSettings(WithTarget):
+    """Towards the own target alone: BYOL in one direction."""
+
+    name: Literal["byol_asym"]
+    bank_rows: int = Field(default=8192, ge=1, description="only for diagnostics")
+
+
+class ContrastSettings(WithTarget):
+    """What all contrastive methods share: MoCo's and CoCLR's values."""
+
+    head: HeadSettings = HeadSettings(projector="coclr")
+    bank_rows: int = Field(default=2048, ge=1)
+    ema_momentum: float = Field(default=0.999, ge=0, lt=1)
+    temperature: Temperature = 0.07
+
+
+class InfoNceSettings(ContrastSettings):
+    """MoCo."""
+
+    name: Literal["infonce"]
+    leave_out: LeaveOut = Field(default="none", description="rows of the same video or source are no negatives")
+    batch_negatives: bool = Field(default=False, description="the batch's other targets are negatives too")
+
+
+class UberNceSettings(ContrastSettings):
+    """Same label: positive. Han et al.'s supervised bound."""
+
+    name: Literal["ubernce"]
+
+
+class SupConSettings(ContrastSettings):
+    """SupCon with a bank, as in the paper's tables."""
+
+    name: Literal["supcon"]
+    head: HeadSettings = HeadSettings(projector="supcon")
+    temperature: Temperature = 0.1
+    include_target: bool = Field(default=True, description="the own key is a positive too")
+
+
+class CoClrSettings(ContrastSettings):
+    """Han et al.'s co-training."""
+
+    name: Literal["coclr"]
+    start_rows: StartRows = "full"
+    top_k: int = Field(default=5, ge=0, description="rows that the guide adds to the positives, once the bank is full")
+    drop_self: float = Field(default=0.0, ge=0, le=1, description="probability of CoCLR's later self-mask: 0.9 there")
+
+
+class ProtoNwSettings(WithTarget):
+    """Cross entropy over class means in the bank."""
+
+    name: Literal["protonw"]
+    temperature: Temperature = 0.1
+
+
+class FrzProtoSettings(Settings):
+    """Regression to frozen random prototypes."""
+
+    name: Literal["frzproto"]
+    head: HeadSettings = HeadSettings(projector="mlp")
+    prototype_seed: int = Field(default=0, ge=0)
+
+
+class XentSettings(Settings):
+    """Cross entropy over the scores of a linear layer."""
+
+    name: Literal["xent"]
+
+
+MethodSettings = Annotated[
+    CmsfSettings
+    | MsfSettings
+    | ByolSettings
+    | InfoNceSettings
+    | UberNceSettings
+    | SupConSettings
+    | CoClrSettings
+    | ProtoNwSettings
+    | FrzProtoSettings
+    | XentSettings,
+    Field(discriminator="name"),
+]

@@ -1,0 +1,93 @@
+"""The processes of a run: one, or several that torchrun started, on one machine or many.
+
+Every process holds the same bank: embeddings are gathered, in the order of the ranks, before they are pushed.
+"""
+
+# b examples of this process, B of all
+
+import atexit
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Which of how many processes this is, and its device."""
+
+    rank: int
+    count: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes files and talks."""
+        return self.rank == 0
+
+    def gather(self, local: Tensor) -> Tensor:
+        """(b, ...) of each process -> (B, ...) of all, the same everywhere. Carries no gradient."""
+        if self.count == 1:
+            return local.detach()
+        parts = [torch.empty_like(local) for _ in range(self.count)]
+        dist.all_gather(parts, local.detach().contiguous())
+        return torch.cat(parts)
+
+    def own(self, gathered: int) -> slice:
+        """Where this process's examples stand among `gathered` ones."""
+        share = gathered // self.count
+        return slice(self.rank * share, (self.rank + 1) * share)
+
+    def total(self, *values: Tensor | float) -> list[float]:
+        """The sum of each value over all processes."""
+        numbers = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])
+        if self.count > 1:
+            dist.all_reduce(numbers)
+        return numbers.tolist()
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """One plain value of each process, in the order of the ranks."""
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value)
+        return values
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.count > 1:
+            dist.barrier()
+
+
+@contextmanager
+def processes(device: str) -> Iterator[Processes]:
+    """The group that torchrun describes in the environment, until the program ends; or this process alone."""
+    count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    chosen = choose_device(device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+    if count == 1:
+        yield Processes(0, 1, chosen)
+        return
+    if not dist.is_initialized():  # torchrun's store serves one group, so that a second run must use it too
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        atexit.register(dist.destroy_process_group)
+    yield Processes(rank, count, chosen)
+
+
+def choose_device(name: str, *, local_rank: int = 0) -> torch.device:
+    """`auto` is a GPU where there is one; each process of a machine takes its own."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}; for example auto, cpu, cuda, cuda:1") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {name!r}: this PyTorch sees no GPU; `covid-cmsf doctor` tells more")
+    return torch.device("cuda", local_rank) if device.type == "cuda" and device.index is None else device

@@ -1,0 +1,33 @@
+"""How values change over a run: pure functions of the progress, so there is no state to save."""
+
+import math
+from typing import Literal
+
+
+def learning_rate(
+    lr: float,
+    progress: float,
+    *,
+    epochs: int,
+    kind: Literal["step", "cosine", "constant"],
+    milestones: tuple[int, ...] = (),
+    factor: float = 0.1,
+    per: Literal["epoch", "step"] = "epoch",
+    warmup_epochs: float = 0.0,
+) -> float:
+    """The rate after `progress` epochs (a fraction within an epoch); epoch 0 is the first."""
+    if progress < warmup_epochs:
+        return lr * progress / warmup_epochs
+    if kind == "step":
+        return lr * factor ** sum(progress >= milestone for milestone in milestones)
+    if kind == "cosine":
+        position = math.floor(progress) if per == "epoch" else progress
+        return lr * 0.5 * (1 + math.cos(math.pi * min(position / epochs, 1)))
+    return lr
+
+
+def ema_momentum(momentum: float, progress: float, *, epochs: int, schedule: Literal["constant", "cosine"]) -> float:
+    """Constant, or from `momentum` up to 1 at the end (BYOL)."""
+    if schedule == "constant":
+        return momentum
+    return 1 - (1 - momentum) * 0.5 * (1 + math.cos(math.pi * min(progress / epochs, 1)))

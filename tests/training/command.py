@@ -1,0 +1,70 @@
+"""`covid-cmsf` as processes of their own, which can be signalled and killed.
+
+They are forked from a server that has imported everything already, for importing takes longer than these runs.
+"""
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import yaml
+
+import covid_cmsf.cli.app
+import covid_cmsf.training.dry_run
+import covid_cmsf.training.run
+from covid_cmsf.training.run_folder import plain
+from covid_cmsf.training.settings import TrainSettings
+from tests.training.toy import add_toy
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([__name__])
+
+
+class Command:
+    """One `covid-cmsf ...`, under way."""
+
+    def __init__(self, *words: str | Path, log: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.log = log
+        arguments = ([str(word) for word in words], str(log), dict(environment or {}))
+        self.process = CONTEXT.Process(target=_main, args=arguments)
+        self.process.start()
+
+    def until(self, there: Callable[[], bool], *, seconds: float = 60) -> None:
+        """Waits until something is there; the command must not end before."""
+        end = time.monotonic() + seconds
+        while not there():
+            assert self.process.is_alive(), self.said()
+            assert time.monotonic() < end, "waited too long: " + self.said()
+            time.sleep(0.005)
+
+    def signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def end(self, *, seconds: float = 120) -> int:
+        """The exit code."""
+        self.process.join(seconds)
+        assert self.process.exitcode is not None, "it hangs: " + self.said()
+        return self.process.exitcode
+
+    def said(self) -> str:
+        return self.log.read_text() if self.log.is_file() else ""
+
+
+def write_settings(chosen: TrainSettings, path: Path) -> Path:
+    """As a file for the command line."""
+    path.write_text(yaml.safe_dump(plain(chosen)))
+    return path
+
+
+def _main(words: list[str], log: str, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    add_toy()
+    sys.argv = ["covid-cmsf", *words]
+    covid_cmsf.cli.app.main()

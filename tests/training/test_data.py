@@ -1,0 +1,93 @@
+"""The data of a run: hidden labels, views of chosen modalities, batches for several processes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from covid_cmsf.clips import open_clips
+from covid_cmsf.clips.manifest import ClipRecord
+from covid_cmsf.training.data import hide_labels, make_loader, open_data
+from covid_cmsf.training.processes import Processes
+from covid_cmsf.views.batch import Sample
+from covid_cmsf.views.dataset import Key, ViewDataset
+from covid_cmsf.views.settings import ViewSettings
+from tests.training.runs import settings
+
+LABELS = [0] * 10 + [1] * 4 + [2] * 1 + [-1] * 3
+CPU = torch.device("cpu")
+
+
+def records(labels: list[int]) -> list[ClipRecord]:
+    return [ClipRecord(f"v{n}", f"s{n}", "", label, 20, 19, 25.0, 64, 48, "") for n, label in enumerate(labels)]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.25, 0.5, 1.0])
+def test_a_share_of_every_class_keeps_its_labels(share: float) -> None:
+    seen = hide_labels(records(LABELS), share=share, seed=0).tolist()
+    assert all(given in (true, -1) for given, true in zip(seen, LABELS, strict=True))
+    for label, count in ((0, 10), (1, 4), (2, 1)):
+        assert seen.count(label) == max(1, round(share * count))
+
+
+def test_hidden_labels_are_the_same_for_a_seed_and_others_for_another() -> None:
+    first, again, other = (hide_labels(records(LABELS), share=0.5, seed=seed).tolist() for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_all_labels_are_given_by_default(clips: Path) -> None:
+    data = open_data(settings(clips), online=["rgb"], target=["rgb"])
+    assert data.labels.tolist() == [record.label for record in data.views.records]
+    assert data.num_classes == 3 and len(data.views) == 21
+
+
+def samples(clips: Path, online: list[str] | None, target: list[str] | None, *, share: bool = True) -> list[Sample]:
+    chosen = ViewSettings(modalities=("rgb", "flow", "frame"), length=8, size=32, frame_size=40, share_geometry=share)
+    store = open_clips(clips)
+    data = ViewDataset(store, store.select("1", "train"), chosen, seed=3, online=online, target=target)
+    return [data[Key(0, video, video)] for video in range(4)]
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_modalities_that_nobody_looks_at_are_left_out_and_the_rest_stays_the_same(clips: Path, share: bool) -> None:
+    for online, target in ((["rgb"], ["flow"]), ([], ["frame", "rgb"]), (["flow"], []), (["frame"], ["flow"])):
+        for part, whole in zip(
+            samples(clips, online, target, share=share), samples(clips, None, None, share=share), strict=True
+        ):
+            assert [set(view) for view in part.views] == [set(online), set(target)]
+            for view, full in zip(part.views, whole.views, strict=True):
+                assert all(torch.equal(view[name], full[name]) for name in view)
+            assert (part.video, part.source, part.label) == (whole.video, whole.source, whole.label)
+
+
+def test_only_what_is_looked_at_is_read(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, asked = open_clips(clips), []
+    real = type(store).read_codes
+
+    def read_codes(self: object, record: ClipRecord, name: str, numbers: list[int]) -> torch.Tensor:
+        asked.append(name)
+        return real(store, record, name, numbers)
+
+    monkeypatch.setattr(type(store), "read_codes", read_codes)
+    chosen = ViewSettings(modalities=("rgb", "flow"), length=8, size=32)
+    data = ViewDataset(store, store.select("1", "train"), chosen, seed=0, online=["rgb"], target=["rgb"])
+    assert data[Key(0, 0, 0)].views and set(asked) == {"rgb"}
+
+
+def test_two_processes_share_the_batches_of_one(clips: Path) -> None:
+    chosen = settings(clips)
+    data = open_data(chosen, online=["rgb"], target=["rgb"])
+    one = [batch.videos.tolist() for batch in make_loader(data, chosen, Processes(0, 1, CPU)).epoch(0)]
+    ranks = [make_loader(data, chosen, Processes(rank, 2, CPU)).epoch(0) for rank in (0, 1)]
+    two = [[*first.videos.tolist(), *second.videos.tolist()] for first, second in zip(*ranks, strict=True)]
+    assert one == two and len(one) == 5
+
+
+def test_batches_that_cannot_be_made_are_refused(clips: Path) -> None:
+    data = open_data(settings(clips), online=["rgb"], target=["rgb"])
+    with pytest.raises(ValueError, match="batch_size 4 does not divide among 3 processes"):
+        make_loader(data, settings(clips), Processes(0, 3, CPU))
+    with pytest.raises(ValueError, match="21 videos do not fill one batch of 22"):
+        make_loader(data, settings(clips, batch_size=22, method={"name": "xent"}), Processes(0, 1, CPU))
+    thrice = settings(clips, batch_size=22, repeat=3, method={"name": "xent"})
+    assert make_loader(data, thrice, Processes(0, 1, CPU)).num_batches == 2

@@ -1,0 +1,102 @@
+"""Collapse: noticed by rank and spread, stops or warns, and does so in a run that really collapses."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from covid_cmsf.methods.banks import Banks
+from covid_cmsf.training.health import MAX_ROWS, Collapse, bank_facts, check_collapse
+from covid_cmsf.training.metrics import read_metrics
+from covid_cmsf.training.progress import Progress
+from covid_cmsf.training.run import run_training
+from covid_cmsf.training.settings import WatchSettings
+from tests.training.runs import settings
+
+STOP, WARN = WatchSettings(on_collapse="stop"), WatchSettings(on_collapse="warn")
+
+
+def facts(rank: float, std: float = 1.0) -> dict[str, float]:
+    return {"effective_rank": rank, "embedding_std": std}
+
+
+def filled(rows: torch.Tensor, num_rows: int) -> Banks:
+    banks, numbers = Banks(num_rows, {"target": rows.shape[1]}), torch.arange(len(rows))
+    banks.push_({"target": rows}, videos=numbers, sources=numbers, labels=numbers)
+    return banks
+
+
+def test_a_rank_below_half_of_the_best_is_a_collapse() -> None:
+    progress = Progress()
+    for rank in (3.0, 10.0, 6.0, 5.01):  # it rises while the bank fills
+        assert check_collapse(facts(rank), progress, STOP, warned=False) is False
+    assert progress.best_rank == 10
+    with pytest.raises(Collapse, match=r"effective rank 4.9 \(best so far 10.0\).*output_batch_norm"):
+        check_collapse(facts(4.9), progress, STOP, warned=False)
+
+
+def test_a_spread_near_zero_is_a_collapse() -> None:
+    assert check_collapse(facts(5, 0.1), Progress(), STOP, warned=False) is False
+    with pytest.raises(Collapse, match=r"spread 0.09"):
+        check_collapse(facts(5, 0.09), Progress(), STOP, warned=False)
+
+
+def test_a_warning_comes_once(caplog: pytest.LogCaptureFixture) -> None:
+    progress, warned = Progress(best_rank=10), False
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            warned = check_collapse(facts(2), progress, WARN, warned=warned)
+    assert warned and len(caplog.records) == 1 and "collapsing" in caplog.text
+
+
+def test_a_bank_that_is_nearly_empty_says_nothing() -> None:
+    assert check_collapse({"bank_rows": 1.0}, Progress(), STOP, warned=False) is False
+    assert bank_facts(filled(torch.ones(1, 4), 8)).keys() == {"bank_rows", "bank_age"}
+
+
+def test_the_facts_of_a_bank_are_of_its_filled_rows() -> None:
+    rows = F.normalize(torch.randn(6, 4), dim=1)
+    found = bank_facts(filled(rows, 100))
+    assert found["bank_rows"] == 6
+    assert found["embedding_std"] == pytest.approx(float(rows.std(0).mean()) * 2, rel=1e-5)
+    centred = (rows - rows.mean(0)).double()
+    shares = torch.linalg.svdvals(centred) ** 2
+    shares = shares / shares.sum()
+    assert found["effective_rank"] == pytest.approx(float(torch.exp(-(shares * shares.log()).sum())), rel=1e-4)
+    assert bank_facts(filled(F.normalize(torch.randn(MAX_ROWS + 50, 2), dim=1), MAX_ROWS + 50))["effective_rank"] <= 2
+
+
+# BYOL without a slow target and with a high rate gives up direction after direction, while its loss falls.
+COLLAPSING: dict[str, Any] = {
+    "method": {"name": "byol_asym", "bank_rows": 16, "ema_momentum": 0.0},
+    "optimiser": {"lr": 0.01},
+    "schedule": {"epochs": 8},
+}
+
+
+def test_a_run_that_collapses_stops(clips: Path, tmp_path: Path) -> None:
+    with pytest.raises(Collapse, match="the embeddings are collapsing"):
+        run_training(settings(clips, watch={"on_collapse": "stop"}, **COLLAPSING), tmp_path / "run")
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert 5 < len(lines) < 40 and lines[-1]["loss"] < lines[0]["loss"]
+    assert (tmp_path / "run" / "checkpoints" / "last.pt").is_file()
+
+
+def test_a_run_that_collapses_only_warns_if_so_wished(
+    clips: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert run_training(settings(clips, **COLLAPSING), tmp_path / "run") == "finished"
+    assert len([record for record in caplog.records if "collapsing" in record.message]) == 1
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    ranks = [line["effective_rank"] for line in lines]
+    assert len(lines) == 40 and ranks[-1] < 0.5 * max(ranks)
+
+
+def test_a_healthy_run_is_left_alone(clips: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        run_training(settings(clips, watch={"on_collapse": "stop"}), tmp_path / "run")
+    assert "collapsing" not in caplog.text

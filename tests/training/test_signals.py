@@ -1,0 +1,72 @@
+"""Signals and kills as job schedulers send them, to processes of their own."""
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from covid_cmsf.exit_codes import INTERRUPTED
+from covid_cmsf.models import load_encoder
+from covid_cmsf.training.checkpoints import Checkpoints
+from covid_cmsf.training.metrics import read_metrics
+from covid_cmsf.training.run import run_training
+from tests.training.command import Command, write_settings
+from tests.training.runs import differing, settings
+
+
+def steps(folder: Path) -> int:
+    lines = read_metrics(folder / "metrics.jsonl")
+    return lines[-1]["step"] if lines else 0
+
+
+@pytest.fixture(scope="module")
+def whole(clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the run that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert run_training(settings(clips, encoder="s3d_tiny"), folder) == "finished"
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_saves_and_exits_with_75_and_the_same_command_continues(
+    number: signal.Signals, clips: Path, whole: Path, tmp_path: Path
+) -> None:
+    chosen, folder, log = settings(clips, encoder="s3d_tiny"), tmp_path / "run", tmp_path / "log"
+    words = ["train", write_settings(chosen, tmp_path / "run.yaml"), "--out", folder]
+    command = Command(*words, log=log)
+    command.until(lambda: steps(folder) >= 2)
+    command.signal(number)
+    assert command.end() == INTERRUPTED, command.said()
+    assert "stopped at step" in command.said() and "the same command continues" in command.said()
+    assert 2 <= steps(folder) < 10
+    assert Command(*words, log=log).end() == 0, log.read_text()
+    assert differing(whole, folder) == []
+    assert "continuing at epoch" in (folder / "log.txt").read_text()
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_a_checkpoint_is_sound_and_the_end_is_the_same(clips: Path, tmp_path: Path) -> None:
+    chosen = settings(clips, schedule={"epochs": 8}, runtime={"save_minutes": 1e-9, "keep_every_epochs": 2})
+    folder, log, rng = tmp_path / "run", tmp_path / "log", random.Random(0)
+    words = ["train", write_settings(chosen, tmp_path / "run.yaml"), "--out", folder]
+    checkpoints, kills = Checkpoints(folder / "checkpoints"), 0
+    while True:
+        command = Command(*words, log=log)
+        before, wanted = steps(folder), rng.randint(1, 6)
+        command.process.join(0.2)
+        while command.process.is_alive() and steps(folder) < before + wanted:
+            command.process.join(rng.uniform(0, 0.05))
+        if not command.process.is_alive():
+            break
+        command.signal(signal.SIGKILL)
+        command.process.join()
+        kills += 1
+        assert checkpoints.load() is not None
+        load_encoder(checkpoints.last)
+    assert command.end() == 0, log.read_text()
+    assert kills >= 5
+    assert run_training(chosen, tmp_path / "whole") == "finished"
+    assert differing(tmp_path / "whole", folder) == []
+    assert [path.name for path in (folder / "checkpoints").glob(".*.tmp")] == []
