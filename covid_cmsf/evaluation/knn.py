@@ -1,0 +1,81 @@
+"""k nearest neighbours vote on the class. Every vote counts the same, as in the code of MSF and CMSF."""
+
+# Q queries, K neighbours
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covid_cmsf.evaluation.bootstrap import Interval, bootstrap_interval
+from covid_cmsf.evaluation.centring import choose_centring, comparable
+from covid_cmsf.evaluation.features import Features
+from covid_cmsf.evaluation.nearest import nearest
+from covid_cmsf.evaluation.parts import VAL_SHARE
+from covid_cmsf.evaluation.retrieval import mean_by_class, parts_for_retrieval, shared_sources
+
+
+@dataclass(frozen=True)
+class KnnResult:
+    """Percentages by the number of neighbours."""
+
+    protocol: str
+    gallery: str
+    query: str
+    centring: str
+    num_gallery: int
+    num_query: int
+    top1: dict[int, float]
+    interval: dict[int, Interval]
+    per_class: dict[int, dict[str, float]]
+    num_shared_sources: int  # sources in both parts; 0 unless they were allowed
+    features: list[dict[str, Any]] = field(default_factory=list)
+
+
+def evaluate_knn(
+    features: Features,
+    *,
+    num_neighbours: Sequence[int] = (1, 20),
+    gallery: str = "train",
+    query: str = "test",
+    centring: str | None = None,
+    allow_shared_sources: bool = False,
+    val_share: float = VAL_SHARE,
+    seed: int = 0,
+) -> KnnResult:
+    """Top-1 of the vote of the nearest neighbours, for each number of neighbours."""
+    chosen = choose_centring(centring, features.protocol)
+    videos = features.videos
+    pair = parts_for_retrieval(
+        videos, gallery, query, allow_shared_sources=allow_shared_sources, val_share=val_share, seed=seed
+    )
+    known, asked = comparable(features.features[pair[0]], features.features[pair[1]], chosen)
+    if not num_neighbours or max(num_neighbours) > len(known) or min(num_neighbours) < 1:
+        raise ValueError(f"k = {list(num_neighbours)}: numbers from 1 to {len(known)}, the gallery's size, are needed")
+    votes = videos.labels[pair[0]][nearest(asked, known, max(num_neighbours))]  # (Q, K)
+    labels, sources = videos.labels[pair[1]], videos.take(pair[1]).sources
+    hits = {k: vote(votes[:, :k], len(videos.class_names)) == labels for k in num_neighbours}
+    return KnnResult(
+        protocol=features.protocol,
+        gallery=gallery,
+        query=query,
+        centring=chosen,
+        num_gallery=len(known),
+        num_query=len(asked),
+        top1={k: 100 * float(hit.double().mean()) for k, hit in hits.items()},
+        interval={k: bootstrap_interval(hit, sources, seed=seed) for k, hit in hits.items()},
+        per_class={k: mean_by_class(hit, labels, videos.class_names) for k, hit in hits.items()},
+        num_shared_sources=len(shared_sources(videos, *pair)),
+        features=[features.summary()],
+    )
+
+
+def vote(labels: Tensor, num_classes: int) -> Tensor:
+    """(Q, K) labels of neighbours, nearest first -> (Q,) winners; of equal counts, the class that is nearest."""
+    num_queries, k = labels.shape
+    counts = torch.zeros(num_queries, num_classes, dtype=torch.int64).scatter_add_(1, labels, torch.ones_like(labels))
+    ranks = torch.arange(k).expand_as(labels)
+    first = torch.full((num_queries, num_classes), k).scatter_reduce_(1, labels, ranks, "amin")
+    return (counts * (k + 1) - first).argmax(1)

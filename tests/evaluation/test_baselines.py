@@ -1,0 +1,67 @@
+"""Chance and histograms against loops; the table of all baselines."""
+
+from math import hypot
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from covid_cmsf.evaluation.baselines import chance, chance_recall, evaluate_baselines
+from covid_cmsf.evaluation.histograms import ColourHistogram, FlowHistogram
+from covid_cmsf.evaluation.results import result_values, write_result
+from covid_cmsf.evaluation.subjects import histogram_subject
+from tests.evaluation.made_up import MadeUpClips, made_up_features
+
+
+def test_chance_is_what_blind_draws_reach() -> None:
+    rng = np.random.default_rng(0)
+    same, num_gallery, k = [3, 3, 8], 20, 4
+    hits = [np.mean([(rng.permutation(num_gallery)[:k] < n).any() for _ in range(4000)]) for n in same]
+    assert chance_recall(same, num_gallery, k) == pytest.approx(100 * np.mean(hits), abs=2)
+    assert chance_recall([5], 20, 1) == pytest.approx(25)
+    made = chance(made_up_features().videos, "train", "test")
+    assert made.recall[1] == pytest.approx(25) and made.linear == pytest.approx(25)
+
+
+def test_colours_are_counted_as_by_a_loop() -> None:
+    clip = torch.rand(2, 3, 2, 4, 5, generator=torch.Generator().manual_seed(0))
+    clip[0, :, 0, 0, 0] = 1.0
+    found = ColourHistogram(4)(clip)
+    for row in range(2):
+        counts = np.zeros(64)
+        for colour in clip[row].flatten(1).T.tolist():
+            red, green, blue = (min(3, int(value * 4)) for value in colour)
+            counts[(red * 4 + green) * 4 + blue] += 1
+        assert np.allclose(found[row].numpy(), np.sqrt(counts / counts.sum()), atol=1e-6)
+
+
+def test_motions_are_counted_as_by_a_loop() -> None:
+    clip = 2 * torch.randn(1, 2, 2, 6, 7, generator=torch.Generator().manual_seed(0))
+    network = FlowHistogram(num_directions=4, grid=2, still=0.5)
+    sums = np.zeros((4, 5))
+    for t in range(2):
+        for i in range(6):
+            for j in range(7):
+                x, y = clip[0, :, t, i, j].tolist()
+                turn = np.degrees(np.arctan2(y, x)) % 360
+                nearest = min(range(4), key=lambda d: min(abs(turn - 90 * d), 360 - abs(turn - 90 * d)))
+                cell = 2 * (i * 2 // 6) + j * 2 // 7
+                moving = hypot(x, y) > 0.5
+                sums[cell, nearest if moving else 4] += hypot(x, y) if moving else 0.5
+    assert np.allclose(network(clip)[0].numpy(), np.sqrt(sums.ravel() / sums.sum()), atol=1e-5)
+
+
+def test_all_baselines_stand_in_one_table(tmp_path: Path) -> None:
+    clips = MadeUpClips(broken=[4])
+    result = evaluate_baselines(clips, tmp_path)
+    names = [row.name for row in result.baselines]
+    assert names == ["chance", "colour-histogram", "flow-histogram", "random-s3d_tiny-rgb", "random-s3d_tiny-flow"]
+    colour = result.baselines[1]
+    assert colour.recall[1] > 90 > result.baselines[0].recall[1]  # the made-up classes are colours
+    assert [entry[0] for entry in result.set_aside] == ["c0/s2_0"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{name}.features" for name in names[1:])
+    write_result(tmp_path / "result.json", "baselines", result)
+    assert result_values("baselines", result)["baselines"][1]["recall"]["1"] == colour.recall[1]
+    with pytest.raises(ValueError, match="choose from colour, flow"):
+        histogram_subject("sound")

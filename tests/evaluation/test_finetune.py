@@ -1,0 +1,160 @@
+"""Training on clips: it learns, it continues, it freezes what it should, and it never chooses on the test part."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from covid_cmsf.evaluation.clip_testing import class_probabilities
+from covid_cmsf.evaluation.finetune import ClipResult, choose_parts, train_and_test
+from covid_cmsf.evaluation.probabilities import load_probabilities
+from covid_cmsf.evaluation.recipes import RECIPES, Recipe, recipe
+from covid_cmsf.evaluation.showing import showing_for
+from covid_cmsf.evaluation.shown_videos import ShownVideos
+from covid_cmsf.evaluation.subjects import random_subject, subject_from
+from covid_cmsf.evaluation.videos import Videos
+from covid_cmsf.models.fingerprint import weights_sha256
+from tests.evaluation.made_up import SIZE, MadeUpClips, small_encoder
+
+QUICK = {"batch_size": 6, "num_crops": 1, "val_share": 0.3}
+
+
+def quick(mode: str, **changes: object) -> Recipe:
+    return recipe(mode, **{**QUICK, **changes})
+
+
+def run(folder: Path, chosen: Recipe, clips: MadeUpClips | None = None, **options: object) -> ClipResult:
+    _, subject = small_encoder()
+    return train_and_test(subject, clips or MadeUpClips(), folder, chosen, **options)  # type: ignore[arg-type]
+
+
+def state(path: Path) -> dict[str, torch.Tensor]:
+    return torch.load(path, weights_only=True)["state"]
+
+
+def test_the_recipes_are_those_of_han_et_al() -> None:
+    tuned, probe, scratch = RECIPES["finetune"], RECIPES["linear"], RECIPES["scratch"]
+    assert (tuned.epochs, tuned.lr, tuned.backbone_factor) == (500, 1e-3, 0.1)
+    assert (tuned.dropout, tuned.weight_decay, tuned.batch_size, tuned.num_crops) == (0.9, 1e-3, 32, 10)
+    rates = [tuned.learning_rate(epoch) for epoch in (0, 399, 400, 449, 450)]
+    assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5])
+    assert (probe.epochs, probe.lr, probe.optimiser, probe.normalise, probe.batch_norm) == (100, 0.1, "sgd", True, True)
+    assert [probe.learning_rate(epoch) for epoch in (59, 60, 80)] == pytest.approx([0.1, 0.01, 0.001])
+    assert scratch.backbone_factor == 1.0
+    with pytest.raises(ValueError, match="unknown recipe 'all'; choose from linear, finetune, scratch"):
+        recipe("all")
+    with pytest.raises(ValueError, match="num_crops = 3"):
+        recipe("linear", num_crops=3)
+
+
+def test_the_linear_probe_learns_and_leaves_the_encoder_alone(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", quick("linear", epochs=8))
+    assert result.scores.top1 > 80 and result.mode == "linear" and result.protocol == "clean"
+    encoder, _ = small_encoder()
+    assert weights_sha256(subject_from(tmp_path / "run" / "best.pt").network) == weights_sha256(encoder)
+    assert result.history[-1]["loss"] < result.history[0]["loss"] and len(result.history) == 8
+
+
+def test_fine_tuning_learns_and_changes_the_encoder(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", quick("finetune", epochs=6, dropout=0.2))
+    assert result.scores.top1 > 60 and result.scores.num_videos == 6
+    tuned = subject_from(tmp_path / "run" / "best.pt")
+    assert weights_sha256(tuned.network) != weights_sha256(small_encoder()[0])
+    assert "then finetune on labels" in tuned.card.trained and tuned.card.input_size == SIZE
+    answers = load_probabilities(tmp_path / "run" / "probabilities.safetensors")
+    right = answers.probabilities.argmax(1) == answers.videos.labels
+    assert 100 * float(right.double().mean()) == pytest.approx(result.scores.top1)
+    assert set(answers.videos.parts) == {"test"}
+
+
+@pytest.mark.parametrize("mode", ["linear", "finetune"])
+def test_a_killed_training_continues_to_the_same_weights(tmp_path: Path, mode: str) -> None:
+    chosen = quick(mode, epochs=3)
+    whole = run(tmp_path / "whole", chosen)
+    done = []
+
+    def kill_after_two() -> None:
+        done.append(1)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "killed", chosen, on_epoch=kill_after_two)
+    continued = run(tmp_path / "killed", chosen)
+    assert continued == whole
+    for name in ("last.pt", "best.pt"):
+        first, second = state(tmp_path / "whole" / name), state(tmp_path / "killed" / name)
+        assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
+    run(tmp_path / "run", quick("linear", epochs=1))
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="other settings, weights or clips"):
+        run(tmp_path / "run", quick("linear", epochs=2))
+    assert len(run(tmp_path / "run", quick("linear", epochs=2), replace=True).history) == 2
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
+def test_validation_comes_from_training_sources_only() -> None:
+    clips = MadeUpClips(num_sources=8)
+    videos = Videos.of(clips.records, [clips.splits["1"][record.video_id] for record in clips.records])
+    parts = choose_parts(videos, quick("linear", epochs=1))
+    sources = [{videos.sources[i] for i in rows} for rows in (parts.fit, parts.val, parts.test)]
+    assert not sources[0] & sources[1] and not (sources[0] | sources[1]) & sources[2]
+    assert {videos.parts[i] for i in [*parts.fit, *parts.val]} == {"train"} and parts.val
+    everything = choose_parts(videos, quick("linear", epochs=1, val_share=0.0))
+    assert everything.val == [] and len(everything.fit) == len(parts.fit) + len(parts.val)
+    tuning = choose_parts(videos, quick("linear", epochs=1), query="val")
+    assert {videos.parts[i] for i in tuning.test} == {"train"}
+    assert not {videos.sources[i] for i in tuning.test} & {videos.sources[i] for i in [*tuning.fit, *tuning.val]}
+
+
+@pytest.mark.parametrize("num_crops", [1, 5, 10])
+def test_probabilities_are_means_over_windows_and_crops(num_crops: int) -> None:
+    encoder, subject = small_encoder("flow")
+    network = torch.nn.Sequential(encoder, torch.nn.Linear(encoder.num_features, 3)).eval()
+    clips = MadeUpClips(broken=[1])
+    showing = showing_for(subject.card, num_windows=3)
+    data = ShownVideos(clips, clips.records[:4], ["test"] * 4, showing, num_crops=num_crops)
+    found = class_probabilities(network, data, num_workers=0, device=torch.device("cpu"))
+    assert found.numbers == [0, 2, 3] and found.faults == {1: "damaged"}
+    for row, number in enumerate(found.numbers):
+        views = list(data[number].views(showing, clips.flow_bound, torch.device("cpu")))
+        assert len(views) == 3 * num_crops
+        with torch.inference_mode():
+            mean = sum(network(view[None]).softmax(1) for view in views) / len(views)
+        assert torch.allclose(found.probabilities[row], mean[0], atol=1e-5)
+
+
+def test_unreadable_videos_are_listed(tmp_path: Path) -> None:
+    clips = MadeUpClips(broken=[0, 3])  # one of test, one of train
+    result = run(tmp_path / "run", quick("linear", epochs=2), clips)
+    assert result.scores.num_videos == 5
+    assert {entry[:2] for entry in result.set_aside} == {("c0/s0_0", "test"), ("c0/s1_1", "train")}
+
+
+def test_from_scratch_and_2d_networks_train(tmp_path: Path) -> None:
+    subject = random_subject("r18", modality="frame", seed=1, input_size=(1, 32, 32))
+    result = train_and_test(subject, MadeUpClips(), tmp_path / "run", quick("scratch", epochs=2, dropout=0.0))
+    assert result.mode == "scratch" and len(result.history) == 2
+    assert result.about["showing"]["modality"] == "frame"
+
+
+def test_a_batch_larger_than_the_training_part_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="do not fill one batch of 100"):
+        run(tmp_path / "run", quick("linear", epochs=1, batch_size=100))
+
+
+def test_a_loss_that_is_not_finite_stops_the_training(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="the loss is nan|the loss is inf"):
+        run(tmp_path / "run", quick("finetune", epochs=5, lr=1e30, dropout=0.0))
+
+
+def test_shared_sources_are_refused_or_named(tmp_path: Path) -> None:
+    clips = MadeUpClips()
+    clips.splits["1"][clips.records[1].video_id] = "train"  # its sibling is tested on
+    with pytest.raises(ValueError, match="1 sources stand both in 'train' and in 'test', for example 'c0_s0'"):
+        run(tmp_path / "run", quick("linear", epochs=1), clips)
+    allowed = run(tmp_path / "run", quick("linear", epochs=1), clips, allow_shared_sources=True)
+    assert allowed.num_shared_sources == 1

@@ -1,0 +1,218 @@
+"""Neighbours, retrieval, kNN and intervals against slow, obvious twins."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from covid_cmsf.evaluation.bootstrap import bootstrap_interval
+from covid_cmsf.evaluation.centring import comparable
+from covid_cmsf.evaluation.features import Features
+from covid_cmsf.evaluation.knn import evaluate_knn, vote
+from covid_cmsf.evaluation.nearest import nearest
+from covid_cmsf.evaluation.retrieval import evaluate_retrieval
+from covid_cmsf.evaluation.videos import Videos
+from covid_cmsf.models.spectrum import effective_rank
+from tests.evaluation.made_up import made_up_features
+
+
+def unit(*shape: int, seed: int = 0) -> Tensor:
+    return F.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+def nearest_twin(queries: Tensor, gallery: Tensor, k: int) -> list[list[int]]:
+    found = []
+    for query in queries.double():
+        similar = [float(np.float32(float((query * row).sum()))) for row in gallery.double()]
+        found.append(sorted(range(len(similar)), key=lambda i: (-similar[i], i))[:k])
+    return found
+
+
+@pytest.mark.parametrize(("num_gallery", "k"), [(7, 3), (7, 7), (300, 5), (1000, 20), (33, 1)])
+def test_neighbours_are_those_of_a_double_loop(num_gallery: int, k: int) -> None:
+    queries, gallery = unit(11, 24, seed=1), unit(num_gallery, 24)
+    assert nearest(queries, gallery, k).tolist() == nearest_twin(queries, gallery, k)
+
+
+@pytest.mark.parametrize("k", [1, 4, 60])
+def test_equal_rows_are_ordered_by_index(k: int) -> None:
+    few = unit(9, 16)
+    gallery = few[torch.randint(9, (700,), generator=torch.Generator().manual_seed(0))]  # each stands there many times
+    queries = torch.cat([few[:3], unit(3, 16, seed=5)])
+    expected = nearest_twin(queries, gallery, k)
+    for block_size in (None, 1, 4, 6):
+        assert nearest(queries, gallery, k, block_size=block_size).tolist() == expected
+
+
+def test_a_collapsed_encoder_finds_the_first_rows() -> None:
+    gallery = torch.ones(500, 8) / 8**0.5
+    assert nearest(gallery[:3], gallery, 5).tolist() == [[0, 1, 2, 3, 4]] * 3
+    assert nearest(torch.zeros(2, 8), gallery, 3).tolist() == [[0, 1, 2]] * 2
+
+
+def test_neighbours_do_not_depend_on_the_block_size() -> None:
+    generator = torch.Generator().manual_seed(0)
+    centre = torch.randn(1, 200, generator=generator)
+    gallery, queries = (F.normalize(centre + 1e-5 * torch.randn(n, 200, generator=generator), dim=1) for n in (400, 50))
+    expected = nearest(queries, gallery, 10)
+    for block_size in (1, 3, 7, 49, 50, 1000):
+        assert torch.equal(nearest(queries, gallery, 10, block_size=block_size), expected)
+
+
+def test_too_many_neighbours_are_an_error() -> None:
+    with pytest.raises(ValueError, match="9 neighbours out of 8 gallery rows"):
+        nearest(unit(2, 4), unit(8, 4), 9)
+    assert nearest(torch.zeros(0, 4), unit(8, 4), 2).shape == (0, 2)
+
+
+def recall_twin(features: Features, centring: str, ranks: list[int]) -> dict[int, float]:
+    """Double loops, in float64."""
+    rows, videos = features.features.double(), features.videos
+    train = [i for i, part in enumerate(videos.parts) if part == "train"]
+    test = [i for i, part in enumerate(videos.parts) if part == "test"]
+    mean = {part: sum(rows[i] for i in members) / len(members) for part, members in (("train", train), ("test", test))}
+    hits = dict.fromkeys(ranks, 0)
+    for i in test:
+        similar = []
+        for j in train:
+            a, b = rows[i], rows[j]
+            if centring != "none":
+                a, b = a - mean["test" if centring == "own" else "train"], b - mean["train"]
+            similar.append((-float((a @ b) / (a.norm() * b.norm())), j))
+        order = [j for _, j in sorted(similar)]
+        for k in ranks:
+            hits[k] += any(videos.labels[j] == videos.labels[i] for j in order[:k])
+    return {k: 100 * hits[k] / len(test) for k in ranks}
+
+
+@pytest.mark.parametrize("centring", ["train", "own", "none"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_recall_is_that_of_a_double_loop(centring: str, seed: int) -> None:
+    features = made_up_features(6, 9, noise=2.0, seed=seed)
+    result = evaluate_retrieval(features, centring=centring)
+    assert list(result.recall) == [1, 5, 10, 20, 50]
+    assert result.recall == pytest.approx(recall_twin(features, centring, [1, 5, 10, 20, 50]))
+    assert result.num_query == 36 and result.num_gallery == 72
+
+
+def test_the_protocol_chooses_the_centring_and_is_named() -> None:
+    for protocol, centring in (("clean", "train"), ("coclr", "own")):
+        result = evaluate_retrieval(made_up_features(protocol=protocol))
+        assert (result.protocol, result.centring) == (protocol, centring)
+        assert result.features[0]["showing"]["protocol"] == protocol
+    with pytest.raises(ValueError, match="unknown centring 'mean'; choose from train, own, none"):
+        evaluate_retrieval(made_up_features(), centring="mean")
+
+
+def test_by_class_is_the_mean_of_its_queries() -> None:
+    features = made_up_features(noise=2.0)
+    result = evaluate_retrieval(features)
+    assert sum(result.per_class.values()) / 4 == pytest.approx(result.recall[1])  # classes are equally large
+    assert list(result.per_class) == ["c0", "c1", "c2", "c3"]
+
+
+def test_ranks_beyond_the_gallery_are_left_out() -> None:
+    assert list(evaluate_retrieval(made_up_features(2, 6)).recall) == [1, 5, 10]
+
+
+def test_shared_sources_are_refused_or_named() -> None:
+    features = made_up_features()
+    sources = tuple(source.replace("_s5", "_s0") for source in features.videos.sources)
+    shared = replace(features, videos=replace(features.videos, sources=sources))
+    with pytest.raises(ValueError, match="4 sources stand both in 'train' and in 'test', for example 'c0_s0'"):
+        evaluate_retrieval(shared)
+    assert evaluate_retrieval(shared, allow_shared_sources=True).num_shared_sources == 4
+    assert evaluate_knn(shared, allow_shared_sources=True, num_neighbours=[1]).num_shared_sources == 4
+    with pytest.raises(ValueError, match="have videos in common"):
+        evaluate_retrieval(features, gallery="train", query="train")
+    with pytest.raises(ValueError, match="have videos in common"):
+        evaluate_retrieval(features, gallery="train", query="val")
+
+
+def test_tuning_never_sees_the_test_part() -> None:
+    features = made_up_features(noise=2.0)
+    before = evaluate_retrieval(features, gallery="fit", query="val")
+    changed = features.features.clone()
+    changed[[i for i, part in enumerate(features.videos.parts) if part == "test"]] = 7.0
+    after = evaluate_retrieval(replace(features, features=changed), gallery="fit", query="val")
+    assert replace(before, features=[]) == replace(after, features=[])
+
+
+def test_an_empty_part_is_an_error() -> None:
+    features = made_up_features()
+    videos = replace(features.videos, parts=("train",) * len(features.videos))
+    with pytest.raises(ValueError, match="no video is in part 'test'"):
+        evaluate_retrieval(replace(features, videos=videos))
+
+
+def test_the_interval_is_that_of_loops_over_drawn_sources() -> None:
+    rng = np.random.default_rng(1)
+    sources = [f"s{i}" for i in rng.integers(12, size=60)]
+    hits = torch.from_numpy(rng.random(60) < 0.4)
+    names = sorted(set(sources))
+    drawn_by, means = np.random.default_rng(5), []
+    for _ in range(200):
+        total, count = 0, 0
+        for number in drawn_by.integers(len(names), size=len(names)):
+            for source, hit in zip(sources, hits.tolist(), strict=True):
+                if source == names[number]:
+                    total, count = total + hit, count + 1
+        means.append(100 * total / count)
+    expected = np.quantile(means, [0.025, 0.975])
+    assert bootstrap_interval(hits, sources, num_resamples=200, seed=5) == pytest.approx(tuple(expected))
+
+
+def test_siblings_widen_the_interval() -> None:
+    hits = torch.tensor([True, False] * 40).repeat_interleave(5)
+    alone = bootstrap_interval(hits, [str(i) for i in range(400)])
+    together = bootstrap_interval(hits, [str(i // 5) for i in range(400)])
+    assert together[1] - together[0] > 1.5 * (alone[1] - alone[0])
+    assert alone[0] < 50 < alone[1]
+
+
+def test_the_same_features_give_the_same_result() -> None:
+    assert evaluate_retrieval(made_up_features(noise=2.0)) == evaluate_retrieval(made_up_features(noise=2.0))
+
+
+def test_votes_are_those_of_a_loop() -> None:
+    labels = torch.randint(4, (200, 9), generator=torch.Generator().manual_seed(0))
+    for k in (1, 2, 5, 9):
+        for row, winner in zip(labels[:, :k].tolist(), vote(labels[:, :k], 4).tolist(), strict=True):
+            counts = Counter(row)
+            assert winner == max(counts, key=lambda label: (counts[label], -row.index(label)))
+
+
+def test_knn_is_that_of_loops() -> None:
+    features = made_up_features(noise=2.5)
+    result = evaluate_knn(features, num_neighbours=[1, 3, 20])
+    train = torch.tensor([part == "train" for part in features.videos.parts])
+    gallery, queries = comparable(features.features[train], features.features[~train], "train")
+    labels, asked = features.videos.labels[train].tolist(), features.videos.labels[~train].tolist()
+    for k in (1, 3, 20):
+        right = 0
+        for neighbours, label in zip(nearest_twin(queries, gallery, k), asked, strict=True):
+            votes = [labels[i] for i in neighbours]
+            counts = Counter(votes)
+            right += label == max(counts, key=lambda one: (counts[one], -votes.index(one)))
+        assert result.top1[k] == pytest.approx(100 * right / len(asked))
+    assert result.top1[1] == pytest.approx(evaluate_retrieval(features).recall[1])
+    with pytest.raises(ValueError, match="numbers from 1 to 32"):
+        evaluate_knn(features, num_neighbours=[33])
+
+
+def test_effective_rank_counts_directions() -> None:
+    assert effective_rank(torch.ones(10, 4)) == 1.0
+    assert effective_rank(torch.eye(50)) == pytest.approx(49, rel=1e-3)
+    line = torch.linspace(-1, 1, 20)[:, None] * torch.tensor([[1.0, 2.0, 3.0]])
+    assert effective_rank(line) == pytest.approx(1, abs=1e-3)
+
+
+def test_unlabelled_videos_cannot_be_queries() -> None:
+    features = made_up_features()
+    videos = Videos(features.videos.ids, features.videos.sources, torch.full((48,), -1), features.videos.parts, ())
+    with pytest.raises(ValueError, match="have no label to compare with"):
+        evaluate_retrieval(replace(features, videos=videos))
