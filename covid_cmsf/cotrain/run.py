@@ -1,0 +1,91 @@
+"""A plan from its file to its table."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from covid_cmsf import exit_codes
+from covid_cmsf.atomic import write_text_atomic
+from covid_cmsf.config import load_config
+from covid_cmsf.cotrain.executor import Execution, execute, folder_of, ready_for
+from covid_cmsf.cotrain.graph import Stage, build_graph
+from covid_cmsf.cotrain.plan import PlanSettings
+from covid_cmsf.cotrain.stage_work import do_stage
+from covid_cmsf.cotrain.table import Row, over_seeds, rows_of, write_tables
+from covid_cmsf.training.run_folder import locked
+from covid_cmsf.training.signals import stop_request
+
+logger = logging.getLogger(__name__)
+Shown = Callable[[list[Stage], dict[str, str]], None]
+
+
+def load_plan(path: Path, overrides: list[str]) -> PlanSettings:
+    """The plan in a file, with `key=value` changes."""
+    return load_config(PlanSettings, path, overrides)
+
+
+def graphs_of(plan: PlanSettings, out: Path, *, place: Path) -> list[list[Stage]]:
+    """One graph, or one for each seed."""
+    seeds: tuple[int | None, ...] = plan.seeds or (None,)
+    return [build_graph(plan, folder_of(out, seed), place=place, seed=seed) for seed in seeds]
+
+
+def run_plan(
+    plan: PlanSettings,
+    out: Path,
+    *,
+    place: Path,
+    only: str | None = None,
+    start: str | None = None,
+    parallel: int = 1,
+    num_processes: int = 1,
+    show: Shown = lambda stages, states: None,
+) -> tuple[int, list[Row]]:
+    """Does what is not done yet; returns an exit code and the table, which is also written into `out`."""
+    graphs = graphs_of(plan, out, place=place)
+    places = places_for(parallel, num_processes)
+    out.mkdir(parents=True, exist_ok=True)
+    code = exit_codes.DONE
+    with locked(out), stop_request() as stop:
+        write_text_atomic(out / "plan.json", plan.model_dump_json(indent=1) + "\n")
+        for stages in graphs:
+            wanted = ready_for(stages, only=only, start=start)
+            execution = Execution(
+                work=partial(do_stage, num_processes=num_processes, num_places=parallel),
+                devices=places,
+                stop=stop,
+                on_change=partial(show, stages),
+            )
+            code = max(code, execute(stages, wanted, execution))
+            if stop.asked:
+                break
+    return code, write_results(plan, graphs, out)
+
+
+def write_results(plan: PlanSettings, graphs: list[list[Stage]], out: Path) -> list[Row]:
+    """The tables of all seeds, and of their means."""
+    tables = [rows_of(stages) for stages in graphs]
+    if plan.seeds:
+        for seed, rows in zip(plan.seeds, tables, strict=True):
+            folder = folder_of(out, seed)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_tables(folder, rows)
+    rows = over_seeds(tables) if plan.seeds else tables[0]
+    write_tables(out, rows)
+    return rows
+
+
+def places_for(parallel: int, num_processes: int) -> list[str]:
+    """Where stages run side by side: each on GPUs of its own, or, without any, so many at once on the CPU."""
+    gpus = torch.cuda.device_count()
+    if parallel < 1 or num_processes < 1:
+        raise ValueError(f"--parallel {parallel} --processes {num_processes}: both must be at least 1")
+    if gpus == 0:
+        return [f"cpu#{number}" for number in range(1, parallel + 1)]
+    if parallel * num_processes > gpus:
+        raise ValueError(f"--parallel {parallel} --processes {num_processes}: there are {gpus} GPUs, one for each")
+    numbers = [range(first, first + num_processes) for first in range(0, parallel * num_processes, num_processes)]
+    return ["cuda:" + ",".join(map(str, own)) for own in numbers]

@@ -1,0 +1,148 @@
+"""The result of a plan in the paper's own shape: Index, Model, Modality, Init, Constraint, Epochs, R@1, Linear."""
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from covid_cmsf.atomic import write_text_atomic
+from covid_cmsf.cotrain.graph import Stage
+from covid_cmsf.cotrain.stage_files import read_result
+from covid_cmsf.training.method_settings import CmsfSettings, CoClrSettings, MsfSettings
+
+Row = dict[str, Any]
+COLUMNS = ("index", "stage", "model", "modality", "init", "constraint", "epochs", "r1", "linear", "seconds")
+HEADS = ("Index", "Stage", "Model", "Modality", "Init", "Constraint", "Epochs", "R@1", "Linear", "Time")
+
+
+def rows_of(stages: Sequence[Stage]) -> list[Row]:
+    """One row a stage, finished or not; percentages, None where there is no result yet."""
+    index = {stage.name: stage.chosen.index or str(stage.number) for stage in stages}
+    return [_row(stage, index) for stage in stages]
+
+
+def _row(stage: Stage, index: dict[str, str]) -> Row:
+    result = read_result(stage) or {}
+    chosen, settings = stage.chosen, stage.settings
+    constraint = ", ".join(index[name] for name in chosen.guides)
+    if settings is not None and isinstance(settings.method, CmsfSettings) and settings.method.constraint != "guide":
+        constraint = "labels"
+    epochs = None
+    if settings is not None:
+        epochs = f"+{settings.schedule.epochs}" if chosen.init else str(settings.schedule.epochs)
+    return {
+        "index": index[stage.name],
+        "stage": stage.name,
+        "model": chosen.model or model_words(stage),
+        "modality": stage.modality,
+        "init": index[chosen.init] if chosen.init else None,
+        "constraint": constraint or None,
+        "epochs": epochs,
+        "r1": result.get("r1"),
+        "linear": result.get("linear"),
+        "seconds": result.get("seconds"),
+        "r1_interval": result.get("r1_interval"),
+        "published_r1": chosen.published.r1,
+        "published_linear": chosen.published.linear,
+        "effective_rank": result.get("effective_rank"),
+        "protocol": stage.evaluation.protocol,
+    }
+
+
+def model_words(stage: Stage) -> str:
+    """`CMSF 10/5`, `InfoNCE`, `random weights`: what the table calls a stage."""
+    chosen, settings = stage.chosen, stage.settings
+    if settings is None:
+        if chosen.histogram:
+            return f"{chosen.histogram} histogram"
+        return f"random {chosen.random}" if chosen.random else Path(str(chosen.weights)).name
+    match settings.method:
+        case CmsfSettings(constraint="guide") as method:
+            return f"CMSF {method.num_candidates}/{method.k}"
+        case CmsfSettings() as method:
+            return f"CMSF labels, k={method.k}"
+        case MsfSettings() as method:
+            return f"MSF k={method.k}"
+        case CoClrSettings() as method:
+            return f"CoCLR k={method.top_k}"
+    names = {"infonce": "InfoNCE", "ubernce": "UberNCE", "supcon": "SupCon", "xent": "Xent", "byol_asym": "BYOL-asym"}
+    return names.get(settings.method.name, settings.method.name)
+
+
+def over_seeds(tables: Sequence[list[Row]]) -> list[Row]:
+    """Mean and standard deviation over the tables of several seeds, row by row."""
+    rows = []
+    for same in zip(*tables, strict=True):
+        row = dict(same[0])
+        for name in ("r1", "linear", "seconds", "effective_rank"):
+            values = [one[name] for one in same if one[name] is not None]
+            row[name] = statistics.mean(values) if values else None
+            row[f"{name}_sd"] = statistics.stdev(values) if len(values) > 1 else None
+        row |= {
+            "num_seeds": sum(one["r1"] is not None for one in same),
+            "r1_seeds": [one["r1"] for one in same],
+            "r1_interval": None,
+        }
+        rows.append(row)
+    return rows
+
+
+def write_tables(folder: Path, rows: list[Row]) -> None:
+    """table.md, table.csv and table.json."""
+    write_text_atomic(folder / "table.json", json.dumps(rows, indent=1) + "\n")
+    write_text_atomic(folder / "table.md", markdown(rows))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text_atomic(folder / "table.csv", text.getvalue())
+
+
+def markdown(rows: list[Row]) -> str:
+    """The table as Markdown."""
+    heads = _heads(rows)
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += ["| " + " | ".join(_cells(row, heads)) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def screen_table(rows: list[Row], title: str) -> Table:
+    """The table for the terminal."""
+    heads = _heads(rows)
+    table = Table(title=title)
+    for head in heads:
+        table.add_column(head, no_wrap=head == "Stage")  # it says which row is which
+    for row in rows:
+        table.add_row(*_cells(row, heads))
+    return table
+
+
+def _heads(rows: list[Row]) -> list[str]:
+    published = any(row["published_r1"] is not None for row in rows)
+    return [*HEADS, *(["R@1 paper", "Linear paper"] if published else [])]
+
+
+def _cells(row: Row, heads: list[str]) -> list[str]:
+    cells = [_words(row, name) for name in COLUMNS]
+    if "R@1 paper" in heads:
+        cells += [_number(row["published_r1"]), _number(row["published_linear"])]
+    return cells
+
+
+def _words(row: Row, name: str) -> str:
+    value = row[name]
+    if name == "seconds":
+        return "" if value is None else f"{value:.0f} s"
+    if name in ("r1", "linear"):
+        spread = row.get(f"{name}_sd")
+        return _number(value) + ("" if spread is None else f" ± {spread:.1f}")
+    return "–" if value is None else str(value)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"

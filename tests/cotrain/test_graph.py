@@ -1,0 +1,81 @@
+"""A stage's key changes when what it is made of changes, and only then."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from covid_cmsf.cotrain.graph import Stage, build_graph
+from covid_cmsf.cotrain.run import load_plan
+from tests.cotrain.conftest import SETTINGS, START
+
+
+def graph(plan: Path, *overrides: str, out: str = "out", seed: int | None = None) -> dict[str, Stage]:
+    stages = build_graph(load_plan(plan, list(overrides)), plan.parent / out, place=plan.parent, seed=seed)
+    return {stage.name: stage for stage in stages}
+
+
+def changed(plan: Path, *overrides: str, **others: Any) -> set[str]:
+    before, after = graph(plan), graph(plan, *overrides, **others)
+    return {name for name in before if before[name].key != after[name].key}
+
+
+def test_a_changed_setting_concerns_its_stage_and_what_needs_it(plan: Path) -> None:
+    assert changed(plan) == set()
+    assert changed(plan, "shift.method.k=1") == {"cmsf-rgb-1", "cmsf-flow-1"}
+    assert changed(plan, "start.method.temperature=0.2") == set(graph(plan))
+    assert changed(plan, "settings.seed=1") == changed(plan, seed=1) == set(graph(plan))
+    assert changed(plan, "evaluation.windows=2") == set()  # measured anew, not trained anew
+
+
+def test_baselines_and_files_from_elsewhere_have_keys_too(plan: Path, tmp_path: Path) -> None:
+    plan.write_text(plan.read_text() + "baselines: [random, colour]\n")
+    assert changed(plan, "settings.split=2") == set(graph(plan))
+    start = tmp_path / "start.pt"
+    start.write_bytes(b"one")
+    first = graph(plan, f"start.init={start}")["infonce-rgb"].key
+    start.write_bytes(b"two")
+    assert graph(plan, f"start.init={start}")["infonce-rgb"].key != first
+
+
+def test_speed_and_places_concern_nobody(plan: Path) -> None:
+    assert changed(plan, "settings.runtime.workers=1", "settings.runtime.threads=2") == set()
+    assert changed(plan, out="elsewhere") == set()
+
+
+def test_starts_and_guides_are_files_of_earlier_stages(plan: Path) -> None:
+    stages = graph(plan)
+    settings = stages["cmsf-flow-1"].settings
+    assert settings is not None and settings.init == str(plan.parent / "out/infonce-flow/checkpoints/last.pt")
+    assert [guide.weights for guide in settings.guides] == [str(plan.parent / "out/cmsf-rgb-1/checkpoints/last.pt")]
+    assert settings.guides[0].modality == "rgb" and stages["cmsf-flow-1"].needs == ("infonce-flow", "cmsf-rgb-1")
+
+
+def write(path: Path, stages: list[dict[str, Any]], clips: str = "nowhere") -> Path:
+    path.write_text(yaml.safe_dump({"settings": {**SETTINGS, **START, "clips": clips}, "stages": stages}))
+    return path
+
+
+def test_a_stage_may_take_its_settings_from_a_file_and_the_plan_has_the_last_word(tmp_path: Path) -> None:
+    (tmp_path / "row.yaml").write_text("modality: flow\nschedule: {epochs: 9}\noptimiser: {lr: 0.5}\n")
+    plan = write(tmp_path / "plan.yaml", [{"name": "a", "config": "row.yaml", "method": {"temperature": 0.5}}])
+    settings = graph(plan)["a"].settings
+    assert settings is not None and settings.modality == "flow" and settings.optimiser.lr == 0.5
+    assert settings.schedule.epochs == 1
+    assert settings.method.name == "infonce" and settings.method.temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    ("stages", "words"),
+    [
+        ([{"name": "a"}, {"name": "a"}], "two stages are called 'a'"),
+        ([{"name": "a", "init": "b"}, {"name": "b"}], "needs 'b', which is no stage before it"),
+        ([{"name": "a", "settings": {"optimiser": {"lrr": 1}}}], "unknown key 'optimiser.lrr'"),
+        ([{"name": "a"}, {"name": "b", "guide": "a"}], "uses none"),
+        ([{"name": "a", "weights": "gone.pt", "modality": "rgb"}], "no weights file gone.pt"),
+    ],
+)
+def test_nonsense_is_refused(tmp_path: Path, stages: list[dict[str, Any]], words: str) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        graph(write(tmp_path / "plan.yaml", stages))

@@ -1,0 +1,171 @@
+"""Plans that are run: nothing is done twice, what changed is done anew, and a kill changes no number."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from covid_cmsf import exit_codes
+from covid_cmsf.cli.app import app
+from covid_cmsf.cotrain.run import load_plan, run_plan
+from covid_cmsf.training.run_folder import locked
+from tests.cotrain.conftest import SETTINGS, START
+
+pytestmark = pytest.mark.slow
+NUMBERS = ("index", "stage", "model", "modality", "init", "constraint", "epochs", "r1", "linear", "effective_rank")
+
+
+def run(plan: Path, *overrides: str, out: Path | None = None, **options: Any) -> tuple[int, list[dict[str, Any]]]:
+    return run_plan(load_plan(plan, list(overrides)), out or plan.parent / "out", place=plan.parent, **options)
+
+
+def numbers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in NUMBERS} for row in rows]
+
+
+def finished_at(out: Path) -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in out.glob("*/stage.json")}
+
+
+def test_a_plan_is_done_once_and_redone_where_it_changed(plan: Path) -> None:
+    out = plan.parent / "out"
+    code, rows = run(plan)
+    assert code == exit_codes.DONE and [row["stage"] for row in rows] == [
+        "infonce-rgb",
+        "infonce-flow",
+        "cmsf-rgb-1",
+        "cmsf-flow-1",
+    ]
+    assert all(0 <= row["r1"] <= 100 and 0 <= row["linear"] <= 100 and row["seconds"] > 0 for row in rows)
+    assert (rows[2]["init"], rows[2]["constraint"], rows[2]["epochs"]) == ("1", "2", "+1")
+    assert json.loads((out / "table.json").read_text()) == rows
+    assert "| Index | Stage | Model |" in (out / "table.md").read_text()
+    assert (out / "table.csv").read_text().startswith("index,stage,model,modality,init,constraint,epochs,r1,linear")
+    first = finished_at(out)
+
+    assert run(plan)[1] == rows and finished_at(out) == first
+
+    trained = {path: path.stat().st_mtime_ns for path in out.glob("*/checkpoints/step-*.pt")}
+    assert run(plan, "evaluation.windows=2", only="infonce-rgb")[0] == exit_codes.DONE
+    assert trained == {path: path.stat().st_mtime_ns for path in out.glob("*/checkpoints/step-*.pt")}
+    assert finished_at(out)["infonce-rgb"] != first["infonce-rgb"]
+    assert run(plan)[1] == rows  # measured as before, again
+    first = finished_at(out)
+
+    code, _ = run(plan, "shift.method.k=1", only="cmsf-rgb-1")
+    second = finished_at(out)
+    assert {name for name in first if first[name] != second[name]} == {"cmsf-rgb-1"}
+    code, _ = run(plan, "shift.method.k=1", start="cmsf-rgb-1")
+    third = finished_at(out)
+    assert code == exit_codes.DONE
+    assert {name for name in second if second[name] != third[name]} == {"cmsf-flow-1"}
+    assert len(list((out / "replaced").iterdir())) == 2  # nothing is thrown away
+
+
+def test_side_by_side_gives_the_same_numbers(plan: Path) -> None:
+    alone = run(plan, out=plan.parent / "a")[1]
+    together = run(plan, out=plan.parent / "b", parallel=2)[1]
+    assert numbers(alone) == numbers(together)
+
+
+def test_a_failed_stage_lets_the_others_finish(plan: Path) -> None:
+    code, rows = run(plan, "shift.optimiser.lr=1e38", "controls=[continued]", "shift.schedule.epochs=2")
+    by_name = {row["stage"]: row for row in rows}
+    assert code == exit_codes.FAILED
+    assert by_name["cmsf-rgb-1"]["r1"] is None and by_name["cmsf-flow-1"]["r1"] is None
+    assert by_name["continued-flow"]["r1"] is not None
+    assert "stage cmsf-rgb-1: the loss of step" in (plan.parent / "out" / "cmsf-rgb-1" / "log.txt").read_text()
+
+
+def test_weights_from_elsewhere_and_baselines_are_stages_too(clips: Path, frame_weights: Path, tmp_path: Path) -> None:
+    stages = [
+        {"name": "picture", "weights": str(frame_weights), "modality": "frame", "model": "2D, centre frame"},
+        {"name": "start", **{"settings": START}, "modality": "flow"},
+        {
+            "name": "guided",
+            "modality": "flow",
+            "init": "start",
+            "guide": "picture",
+            "guide_settings": {"layer": "encoder"},
+            "method": {"name": "cmsf", "num_candidates": 4, "k": 2, "bank_rows": 16},
+            "published": {"r1": 60.4, "linear": 73.2},
+        },
+    ]
+    values = {"settings": {"clips": str(clips), **SETTINGS, "schedule": {"epochs": 1}}, "stages": stages}
+    values |= {"baselines": ["colour", "flow"], "evaluation": {"windows": 1}, "seeds": [3, 4]}
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(yaml.safe_dump(values))
+    code, rows = run(plan)
+    assert code == exit_codes.DONE and [row["stage"] for row in rows] == [
+        "colour-histogram",
+        "flow-histogram",
+        "picture",
+        "start",
+        "guided",
+    ]
+    assert all(row["num_seeds"] == 2 and len(row["r1_seeds"]) == 2 for row in rows)
+    assert rows[0]["r1_sd"] == 0 and rows[4]["r1"] == pytest.approx(np.mean(rows[4]["r1_seeds"]))
+    assert rows[4]["constraint"] == "3" and rows[4]["published_r1"] == 60.4
+    assert "R@1 paper" in (tmp_path / "out" / "table.md").read_text()
+    assert (tmp_path / "out" / "seed-3" / "table.json").is_file()
+
+
+def command(plan: Path, out: Path) -> list[str]:
+    return [sys.executable, "-m", "covid_cmsf", "cotrain", str(plan), "--out", str(out)]
+
+
+def test_kills_at_random_moments_do_not_change_the_table(plan: Path) -> None:
+    whole = run(plan, out=plan.parent / "whole")[1]
+    rng, out = np.random.default_rng(0), plan.parent / "killed"
+    for _ in range(4):
+        process = subprocess.Popen(command(plan, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(rng.uniform(3, 9))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = subprocess.run(command(plan, out), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert numbers(json.loads((out / "table.json").read_text())) == numbers(whole)
+
+
+@pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=["one process", "torchrun"])
+def test_a_signal_to_all_of_its_processes_stops_a_plan(plan: Path, options: list[str]) -> None:
+    out = plan.parent / "out"
+    plan.write_text(plan.read_text().replace("epochs: 1", "epochs: 500"))
+    process = subprocess.Popen(
+        [*command(plan, out), *options], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(out.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait(timeout=90)
+    assert process.returncode == exit_codes.INTERRUPTED
+    assert list(out.glob("infonce-rgb/checkpoints/last.pt")) and not list(out.glob("*/stage.json"))
+    with locked(out / "infonce-rgb"):  # nobody is left who trains there
+        pass
+
+
+def test_two_plans_in_one_folder_are_refused(plan: Path) -> None:
+    out = plan.parent / "out"
+    out.mkdir()
+    with locked(out), pytest.raises(ValueError, match="another process"):
+        run(plan)
+
+
+def test_a_dry_run_draws_the_plan_and_leaves_nothing(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(plan.parent)
+    before = sorted(plan.parent.iterdir())
+    done = CliRunner().invoke(app, ["cotrain", str(plan), "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "cmsf-flow-1: CMSF 4/2 on flow  ← guided by cmsf-rgb-1" in done.output and "to do" in done.output
+    assert sorted(plan.parent.iterdir()) == before

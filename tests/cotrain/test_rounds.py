@@ -1,0 +1,73 @@
+"""Rounds in short are written out as the papers alternate."""
+
+import pytest
+
+from covid_cmsf.config import validate
+from covid_cmsf.cotrain.plan import PlanSettings, StageSettings
+from covid_cmsf.cotrain.rounds import stages_of
+from tests.cotrain.conftest import SHIFT, START
+
+
+def stages(**changes: object) -> dict[str, StageSettings]:
+    values = {"rounds": 2, "first": "flow", "start": START, "shift": SHIFT, **changes}
+    return {stage.name: stage for stage in stages_of(validate(PlanSettings, values, place="a test"))}
+
+
+def test_the_paper_restarts_every_round_from_infonce_and_only_the_guide_advances() -> None:
+    found = stages()
+    assert list(found) == ["infonce-rgb", "infonce-flow", "cmsf-flow-1", "cmsf-rgb-1", "cmsf-flow-2", "cmsf-rgb-2"]
+    assert {name: (stage.init, stage.guide) for name, stage in found.items() if stage.guide} == {
+        "cmsf-flow-1": ("infonce-flow", "infonce-rgb"),
+        "cmsf-rgb-1": ("infonce-rgb", "cmsf-flow-1"),
+        "cmsf-flow-2": ("infonce-flow", "cmsf-rgb-1"),
+        "cmsf-rgb-2": ("infonce-rgb", "cmsf-flow-2"),
+    }
+
+
+def test_coclr_goes_on_from_the_latest() -> None:
+    found = stages(init="latest", first="rgb")
+    assert {name: (stage.init, stage.guide) for name, stage in found.items() if stage.guide} == {
+        "cmsf-rgb-1": ("infonce-rgb", "infonce-flow"),
+        "cmsf-flow-1": ("infonce-flow", "cmsf-rgb-1"),
+        "cmsf-rgb-2": ("cmsf-rgb-1", "cmsf-flow-1"),
+        "cmsf-flow-2": ("cmsf-flow-1", "cmsf-rgb-2"),
+    }
+
+
+def test_controls_get_the_same_start_and_the_same_epochs() -> None:
+    shift = {**SHIFT, "schedule": {"epochs": 7}, "optimiser": {"lr": 0.5}}
+    found = stages(shift=shift, controls=["continued", "msf", "oracle"])
+    for control in ("continued", "msf", "oracle"):
+        for modality in ("rgb", "flow"):
+            stage = found[f"{control}-{modality}"]
+            assert stage.init == f"infonce-{modality}" and stage.settings["schedule"] == {"epochs": 7}
+    assert found["msf-rgb"].settings["method"] == {"name": "msf", "k": 2, "bank_rows": 16}
+    assert found["msf-rgb"].settings["optimiser"] == {"lr": 0.5}
+    assert found["oracle-rgb"].settings["method"]["constraint"] == "label"
+    assert found["continued-rgb"].settings["method"] == START["method"]
+
+
+def test_baselines_stand_in_front() -> None:
+    found = stages(baselines=["colour", "flow", "random"], settings={"encoder": "s3d_tiny"})
+    assert list(found)[:4] == ["colour-histogram", "flow-histogram", "random-rgb", "random-flow"]
+    assert found["random-flow"].random == "s3d_tiny" and not found["random-flow"].trains
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rounds": 0}, "needs stages, or a number of rounds"),
+        ({"start": {}}, "rounds need `start`"),
+        ({"first": "audio"}, "none of the modalities"),
+        ({"modalities": ["rgb", "rgb"], "first": "rgb"}, "two different"),
+        ({"modalities": ["rgb", "sound"], "first": "rgb"}, "unknown modality"),
+        ({"round": 2}, "did you mean 'rounds'"),
+        ({"stages": [{"name": "a/b"}]}, "name is a folder's"),
+        ({"stages": [{"name": "a", "weights": "x", "random": "s3d"}]}, "only one of them"),
+        ({"stages": [{"name": "a", "weights": "x"}]}, "which modality"),
+        ({"stages": [{"name": "a", "weights": "x", "modality": "rgb", "epochs": 3}]}, "is not trained"),
+    ],
+)
+def test_nonsense_is_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        stages(**changes)
