@@ -3,7 +3,7 @@
 import typer
 
 from covid_cmsf import __version__, boundary
-from covid_cmsf.cli import clips, doctor, models, views, weights
+from covid_cmsf.cli import clips, cotrain, doctor, evaluate, extract, models, train, views, weights
 from preprocess.command import preprocess
 from preprocess.demo_videos.command import demo_videos
 
@@ -36,6 +36,11 @@ app.add_typer(clips.app, name="clips")
 app.add_typer(views.app, name="views")
 app.add_typer(models.app, name="models")
 app.add_typer(weights.app, name="weights")
+app.command("train")(train.train)
+app.command("cotrain")(cotrain.cotrain)
+app.command("replay")(train.replay)
+app.command("extract")(extract.extract)
+app.add_typer(evaluate.app, name="evaluate")
 app.command("doctor")(doctor.doctor)
 
 

@@ -1,0 +1,259 @@
+"""The bank search and its loss, forward and backward: ours against the official formulation, time and extra memory.
+
+    python tools/benchmark.py bank                  label-constrained, 128,000 x 512, and 8192 x 128 without labels
+    python tools/benchmark.py bank --classes 10     the same with large classes
+
+The official formulation is CMSF's steps 3 to 6: it copies the bank, computes the distances of targets and of online
+embeddings to all rows, and masks other labels by index. `masked` is a plain improvement of it for orientation: one
+distance matrix, in slices, with a boolean mask. All sides take turns in one run, round by round; the ratios are how
+many times faster, or smaller, than the official formulation. Memory is the growth at the peak of three steps over what
+the inputs take, each side in a fresh process.
+"""
+
+# B batch, M bank rows, D embedding, K neighbours
+
+import gc
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import typer
+from torch import Tensor
+
+from benchmarks.measure import seconds, show, spread
+from covid_cmsf.methods.bank import Bank
+from covid_cmsf.methods.constraints import Exclusions, guided, same_label, unconstrained
+from covid_cmsf.methods.mean_shift import mean_shift_loss
+from covid_cmsf.methods.neighbours import Neighbours, nearest
+
+OFFICIAL = "official"
+FAR = 5.0  # more than any distance of unit vectors
+NUM_CANDIDATES = 10  # of the guided search
+Found = tuple[Tensor, Tensor]  # rows (B, K) and the loss
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is searched, and where."""
+
+    rows: int
+    size: int
+    batch: int
+    classes: int
+    k: int
+    threads: int
+    device: str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A full bank whose last rows are the batch's targets, as after the push; the online embeddings are leaves."""
+
+    bank: Bank
+    targets: Tensor
+    guide: Tensor
+    online: Tensor
+    labels: Tensor
+    exclusions: Exclusions
+
+
+Side = Callable[[Inputs, int], Found]
+
+
+def command(
+    rows: int = typer.Option(128_000, min=1, help="Rows of the bank, label-constrained search."),
+    size: int = typer.Option(512, min=1, help="Size of its embeddings."),
+    batch: int = typer.Option(256, min=1, help="Queries a step."),
+    classes: int = typer.Option(1000, min=1, help="Labels, drawn evenly; each needs k rows."),
+    k: int = typer.Option(10, min=1, help="Neighbours."),
+    repeats: int = typer.Option(5, min=1, help="Measured rounds; the median counts."),
+    threads: int = typer.Option(os.cpu_count() or 1, min=1, help="Threads; all cores when left out."),
+    device: str = typer.Option("cpu", help="cpu or cuda."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Bank search, loss and backward: ours against CMSF's and MSF's official formulation."""
+    if rows % batch:
+        raise typer.BadParameter(f"{rows} rows are no multiple of a batch of {batch}, which the official bank needs")
+    labelled = Setting(rows, size, batch, classes, k, threads, device)
+    video = Setting(8192, 128, 128, 101, 5, threads, device)
+    results: dict[str, Any] = {"threads": threads, "repeats": repeats, "device": device}
+    for name, setting in (("label", labelled), ("free", video)):
+        results[f"{name}_setting"] = "{rows} x {size}, batch {batch}, {classes} classes, k {k}".format(**vars(setting))
+        found = _times(setting, SIDES[name], repeats) | _memory(setting, name)
+        results |= {f"{name}_{key}": value for key, value in found.items()}
+    show(results, as_json=as_json)
+
+
+def official_label(x: Inputs, k: int) -> Found:
+    """CMSF: other labels are set far away (cmsf.md 1.2, steps 3 to 6)."""
+    return _official(x, k, labelled=True)
+
+
+def official_free(x: Inputs, k: int) -> Found:
+    """MSF: all rows."""
+    return _official(x, k, labelled=False)
+
+
+def _official(x: Inputs, k: int, *, labelled: bool) -> Found:
+    bank = x.bank.rows("target").clone().detach()
+    target_distances = 2 - 2 * torch.einsum("bd,md->bm", x.targets, bank)
+    online_distances = 2 - 2 * torch.einsum("bd,md->bm", x.online, bank)
+    if labelled:
+        own = x.labels.unsqueeze(1).expand(-1, len(bank))  # (B, M)
+        theirs = x.bank.who("labels").unsqueeze(0).expand(len(own), -1)
+        target_distances[torch.where(own != theirs)] = FAR
+    rows = target_distances.topk(k, dim=1, largest=False).indices
+    return rows, online_distances.gather(1, rows).mean(1).mean()
+
+
+def masked_label(x: Inputs, k: int) -> Found:
+    """Our search of all rows under a boolean mask, our loss."""
+    other = x.bank.who("labels")[None, :] != x.labels[:, None]
+    return _with_loss(x, nearest(x.targets, x.bank.rows("target"), k, forbidden=other))
+
+
+def our_label(x: Inputs, k: int) -> Found:
+    """Our search of the rows with the same label, our loss."""
+    return _with_loss(x, same_label(x.targets, x.bank, k, x.exclusions, labels=x.labels))
+
+
+def our_free(x: Inputs, k: int) -> Found:
+    """Our search of all rows, our loss."""
+    return _with_loss(x, unconstrained(x.targets, x.bank, k, x.exclusions))
+
+
+def our_guided(x: Inputs, k: int) -> Found:
+    """Two searches: the guide's candidates, and the nearest of them. Its result is another one than MSF's."""
+    guides = [("guide", x.guide)]
+    return _with_loss(x, guided(x.targets, x.bank, k, x.exclusions, guides=guides, num_candidates=NUM_CANDIDATES)[0])
+
+
+def _with_loss(x: Inputs, found: Neighbours) -> Found:
+    return found.rows, mean_shift_loss(x.online, x.bank.rows("target"), found).mean()
+
+
+SIDES: dict[str, dict[str, Side]] = {
+    "label": {OFFICIAL: official_label, "masked": masked_label, "ours": our_label},
+    "free": {OFFICIAL: official_free, "ours": our_free, "guided": our_guided},
+}
+OTHER_RESULT = {our_guided}
+
+
+def make_inputs(setting: Setting) -> Inputs:
+    """The same every time. The bank is filled piece by piece, so that nothing large is left over or was ever alive."""
+    generator = torch.Generator().manual_seed(0)
+
+    def unit(num: int) -> Tensor:
+        return F.normalize(torch.randn(num, setting.size, generator=generator), dim=1).to(setting.device)
+
+    bank = Bank(setting.rows, {"target": setting.size, "guide": setting.size}).to(setting.device)
+    labels = torch.randint(setting.classes, (setting.rows,), generator=generator).to(setting.device)
+    smallest = int(labels.bincount(minlength=setting.classes).min())
+    if smallest < setting.k:
+        raise typer.BadParameter(f"a class has {smallest} rows; every class needs k = {setting.k}")
+    for numbers in torch.arange(setting.rows, device=setting.device).split(setting.batch):
+        columns = {"target": unit(len(numbers)), "guide": unit(len(numbers))}
+        own = bank.push_(columns, videos=numbers, sources=numbers, labels=labels[numbers])
+    online = unit(len(own)).requires_grad_()
+    return Inputs(bank, columns["target"], columns["guide"], online, labels[own], Exclusions(own, own))
+
+
+def _step(side: Side, x: Inputs, k: int) -> Found:
+    """Search, loss and backward; the gradient is in `x.online.grad`."""
+    x.online.grad = None
+    rows, loss = side(x, k)
+    loss.backward()
+    if loss.is_cuda:
+        torch.cuda.synchronize()
+    return rows, loss.detach()
+
+
+def _times(setting: Setting, sides: dict[str, Side], repeats: int) -> dict[str, Any]:
+    """Seconds of every side and how many times faster than the official one it is, after a check of the results."""
+    torch.set_num_threads(setting.threads)
+    x = make_inputs(setting)
+    results: dict[str, Any] = _agreement(sides, x, setting.k)
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(repeats):
+        for name, side in sides.items():
+            times[name] += seconds(partial(_step, side, x, setting.k), repeats=1)
+    for name, own in times.items():
+        results |= {f"{name}_{key}": value for key, value in spread(own).items()}
+        if name != OFFICIAL:  # round by round: both sides of a ratio saw the same load
+            ratios = [theirs / ours for theirs, ours in zip(times[OFFICIAL], own, strict=True)]
+            results |= {f"{name}_ratio": statistics.median(ratios), f"{name}_worst_ratio": min(ratios)}
+    return results
+
+
+def _agreement(sides: dict[str, Side], x: Inputs, k: int) -> dict[str, Any]:
+    """Stops unless the loss, its gradient and all but a few nearly equal neighbours are the official ones."""
+    results: dict[str, Any] = {}
+    rows, loss = _step(sides[OFFICIAL], x, k)
+    gradient = x.online.grad
+    assert gradient is not None
+    for name, side in sides.items():
+        own_rows, own_loss = _step(side, x, k)
+        if side in OTHER_RESULT or name == OFFICIAL:
+            continue
+        assert x.online.grad is not None
+        same = (own_rows == rows).float().mean().item()
+        close = torch.allclose(own_loss, loss, atol=1e-6) and torch.allclose(x.online.grad, gradient, atol=1e-7)
+        if same < 0.999 or (same == 1 and not close):
+            raise RuntimeError(
+                f"{name}: {same:.2%} of the neighbours are the official ones, loss {own_loss} not {loss}"
+            )
+        results |= {f"{name}_same_neighbours": same, f"{name}_loss_difference": abs(own_loss - loss).item()}
+    return results
+
+
+def _memory(setting: Setting, table: str) -> dict[str, Any]:
+    """Megabytes above the inputs at the peak of every side, and how many times less than the official one it is."""
+    results: dict[str, Any] = {}
+    for name in SIDES[table]:
+        words = [sys.executable, "-m", "benchmarks.bank", table, name, json.dumps(asdict(setting))]
+        fresh = subprocess.run(words, cwd=Path(__file__).parents[1], check=True, stdout=subprocess.PIPE)
+        results[f"{name}_extra_MB"] = float(fresh.stdout)
+        if name != OFFICIAL:
+            results[f"{name}_memory_ratio"] = results[f"{OFFICIAL}_extra_MB"] / results[f"{name}_extra_MB"]
+    return results
+
+
+def _extra_megabytes(setting: Setting, side: Side) -> float:
+    """How far the peak grows above what there is once inputs exist and all code has run once on tiny inputs."""
+    torch.set_num_threads(setting.threads)
+    tiny = make_inputs(replace(setting, rows=64 * setting.k, size=8, batch=8, classes=2))
+    _step(side, tiny, setting.k)
+    x = make_inputs(setting)
+    del tiny
+    gc.collect()
+    if setting.device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+    before = _now_and_peak(setting.device)[0]
+    for _ in range(3):
+        _step(side, x, setting.k)
+    return (_now_and_peak(setting.device)[1] - before) / 1e6
+
+
+def _now_and_peak(device: str) -> tuple[int, int]:
+    """Bytes in use and at the peak: of the process (Linux), or of PyTorch's allocator on a GPU."""
+    if device != "cpu":
+        return torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+    # Not getrusage: its peak is inherited from the process that started this one.
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    now, peak = (re.search(rf"{key}:\s+(\d+) kB", status) for key in ("VmRSS", "VmHWM"))
+    assert now and peak
+    return 1024 * int(now[1]), 1024 * int(peak[1])
+
+
+if __name__ == "__main__":  # a fresh process for one side
+    typer.echo(_extra_megabytes(Setting(**json.loads(sys.argv[3])), SIDES[sys.argv[1]][sys.argv[2]]))
