@@ -55,6 +55,20 @@ def test_a_warm_start_ends_at_the_same_optimum() -> None:
     assert torch.allclose(cold.weight, warm.weight, atol=1e-4)
 
 
+@pytest.mark.parametrize("penalty", [1e-4, 0.03, 3.0])
+def test_features_that_nearly_lie_in_a_plane_are_fitted_to_the_optimum(penalty: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.logspace(0, -7, 60, dtype=torch.float64)  # what networks that lose rank give
+    turn = torch.linalg.qr(torch.randn(60, 60, generator=generator, dtype=torch.float64)).Q
+    rows = torch.randn(90, 60, generator=generator, dtype=torch.float64) * spread @ turn + 5.0
+    labels = torch.randint(6, (90,), generator=generator)
+    fitted = fit_logistic(rows, labels, penalty)
+    weight, bias = fitted.weight.clone().requires_grad_(), fitted.bias.clone().requires_grad_()
+    (F.cross_entropy(F.linear(rows, weight, bias), labels) + penalty / 2 * weight.square().sum()).backward()
+    assert weight.grad is not None and bias.grad is not None
+    assert float(weight.grad.abs().max()) < 1e-5 and float(bias.grad.abs().max()) < 1e-6
+
+
 def test_the_penalty_is_chosen_without_the_test_part() -> None:
     features = made_up_features(noise=2.0)
     before = evaluate_linear(features)
