@@ -5,7 +5,7 @@ encoder = load_encoder("weights.safetensors")     # eval mode
 encoder(clip)                                     # (B, C, T, H, W) -> (B, num_features)
 """
 
-from covid_cmsf.models import resnet, s3d  # noqa: F401 (they register their encoders)
+from covid_cmsf.models import c21d, resnet, s3d  # noqa: F401 (they register their encoders)
 from covid_cmsf.models.embedder import Embedder
 from covid_cmsf.models.encoder import Encoder, freeze_
 from covid_cmsf.models.heads import (

@@ -1,7 +1,7 @@
 """The encoders by name.
 
 create_encoder("s3d", in_channels=2)
-encoder_names()                        # ['r18', 'r18_cifar', 'r50', 's3d', ...]
+encoder_names()                        # ['c21d_tiny', 'r18', 'r18_cifar', 'r50', 's3d', ...]
 """
 
 from collections.abc import Callable

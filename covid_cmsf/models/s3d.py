@@ -131,6 +131,6 @@ def s3d_half(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
     return S3D(name, in_channels=in_channels, bn_eps=bn_eps, divide=2)
 
 
-@register("s3d_tiny", usual_input=(8, 64, 64), summary="S3D at a quarter of the width, for laptops, demo and tests")
+@register("s3d_tiny", usual_input=(8, 64, 64), summary="S3D at a quarter of the width, for laptops and tests")
 def s3d_tiny(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
     return S3D(name, in_channels=in_channels, bn_eps=bn_eps, divide=4)
