@@ -4,6 +4,7 @@
 is CoCLR's strong pipeline with its one-attempt crop and its grey by channel.
 """
 
+from functools import cache
 from typing import Literal
 
 from pydantic import Field
@@ -56,9 +57,12 @@ PRESETS: dict[str, dict[Kind, Augmentation]] = {
 }
 
 
-def preset(name: str, kind: Kind, *, size: int | None = None) -> Augmentation:
-    """The named pipeline for a kind of picture, at another size if asked."""
+@cache
+def preset(
+    name: str, kind: Kind, *, size: int | None = None, scale: tuple[float, float] | None = None
+) -> Augmentation:
+    """The named pipeline for a kind of picture, at another size or with other crops if asked."""
     if name not in PRESETS:
         raise ValueError(f"unknown augmentation {name!r}; choose from {', '.join(PRESETS)}")
-    chosen = PRESETS[name][kind]
-    return chosen if size is None else Augmentation.model_validate({**chosen.model_dump(), "size": size})
+    changes = {key: value for key, value in (("size", size), ("scale", scale)) if value is not None}
+    return Augmentation.model_validate({**PRESETS[name][kind].model_dump(), **changes})

@@ -21,6 +21,9 @@ class ViewSettings(Settings):
     frame_size: int = Field(default=224, ge=8, description="pixels of the modality `frame`, for 2D networks")
     pairing: str = Field(default="weak_strong", description=f"one of {', '.join(PAIRINGS)}")
     num_clips: Literal[1, 2] = Field(default=2, description="views from one clip, or from two drawn independently")
+    crop: tuple[float, float] | None = Field(
+        default=None, description="area of random crops, share of the frame, where the preset's (0.2 to 1) won't do"
+    )
     share_geometry: bool = Field(default=True, description="RGB and flow of a view share crop and flip")
     flow_style: FlowStyle = Field(default="motion", description="coclr: as released CoCLR weights expect flow")
 
@@ -40,6 +43,13 @@ class ViewSettings(Settings):
         if name not in PAIRINGS:
             raise ValueError(f"unknown pairing {name!r}; choose from {', '.join(PAIRINGS)}")
         return name
+
+    @field_validator("crop")
+    @classmethod
+    def _part_of_the_frame(cls, crop: tuple[float, float] | None) -> tuple[float, float] | None:
+        if crop is not None and not 0 < crop[0] <= crop[1] <= 1:
+            raise ValueError(f"crop is [{crop[0]}, {crop[1]}]; it must rise, above 0 and up to 1")
+        return crop
 
     def chosen(self) -> list[Modality]:
         """The modalities themselves."""

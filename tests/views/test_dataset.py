@@ -86,6 +86,14 @@ def test_rgb_and_flow_of_a_view_share_frame_numbers_crop_and_flip() -> None:
         assert torch.allclose(number, flow[1] * 0.224 + 0.456, atol=1e-5)
 
 
+def test_crops_can_be_kept_large() -> None:
+    data = dataset(crop=(0.7, 0.9), defer=True)
+    cuts = [draws["rgb"].geometry for position in range(50) for draws in data[Key(0, position, 3)].draws]
+    areas = [cut.height * cut.width for cut in cuts]
+    assert 0.65 < min(areas) and max(areas) < 0.95  # whole pixels
+    assert max(areas) - min(areas) > 0.1
+
+
 def test_they_differ_when_geometry_is_not_shared() -> None:
     data = dataset(pairing="weak_weak", flow_style="coclr", share_geometry=False)
     samples = [data[Key(0, position, 3)].views[0] for position in range(6)]
@@ -243,6 +251,7 @@ def test_settings_are_checked() -> None:
         ({"modalities": ["rgb", "rgb"]}, "stands twice"),
         ({"pairing": "x"}, "unknown pairing"),
         ({"short": "mirror"}, "pad"),
+        ({"crop": [0.9, 0.5]}, "crop is .* must rise"),
     ):
         with pytest.raises(ValueError, match=words):
             ViewSettings.model_validate(changes)
