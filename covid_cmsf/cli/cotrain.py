@@ -57,6 +57,7 @@ def cotrain(
             num_processes=num_processes,
             show=show,
         )
-    console.print(screen_table(rows, f"{plan.stem}: R@1 and linear in percent, protocol {chosen.evaluation.protocol}"))
+    title = f"{plan.stem}: R@1 and linear in percent, protocol {chosen.evaluation.protocol}"
+    console.print(screen_table(rows, title, width=console.width))
     console.print(f"everything is in {folder}: table.md, table.csv, table.json, and a folder for each stage")
     raise typer.Exit(code)

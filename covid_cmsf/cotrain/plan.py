@@ -12,7 +12,7 @@ Values = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Control = Literal["continued", "msf", "oracle"]
 Histogram = Literal["colour", "flow"]
-Baseline = Literal["colour", "flow", "random"]
+Baseline = Literal["chance", "colour", "flow", "random"]
 
 
 class Published(Settings):

@@ -44,6 +44,8 @@ def _baselines(plan: PlanSettings) -> list[StageSettings]:
     """What needs no training. Without it nobody can tell whether a number is high."""
     stages = []
     for name in plan.baselines:
+        if name == "chance":
+            continue  # a row of the table, known from any stage's videos
         if name == "random":
             encoder = str(plan.settings.get("encoder", "s3d"))
             stages += [StageSettings(name=f"random-{one}", modality=one, random=encoder) for one in plan.modalities]

@@ -67,7 +67,7 @@ def run_plan(
 
 def write_results(plan: PlanSettings, graphs: list[list[Stage]], out: Path) -> list[Row]:
     """The tables of all seeds, and of their means."""
-    tables = [rows_of(stages) for stages in graphs]
+    tables = [rows_of(stages, chance="chance" in plan.baselines) for stages in graphs]
     if plan.seeds:
         for seed, rows in zip(plan.seeds, tables, strict=True):
             folder = folder_of(out, seed)

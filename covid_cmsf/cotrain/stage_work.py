@@ -99,6 +99,7 @@ def measure(stage: Stage, runtime: RuntimeSettings) -> dict[str, Any]:
     labels = features.videos.labels[features.videos.labels >= 0]
     return {
         "r1": retrieval.recall[1],
+        "chance": retrieval.chance,
         "r1_interval": asdict(retrieval)["interval"][1],
         "linear": linear.scores.top1,
         "effective_rank": effective_rank(features.features),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from covid_cmsf.atomic import write_text_atomic
@@ -16,14 +17,23 @@ from covid_cmsf.cotrain.stage_files import read_result
 from covid_cmsf.training.method_settings import CmsfSettings, CoClrSettings, MsfSettings
 
 Row = dict[str, Any]
+WIDE = 100  # columns of a terminal
 COLUMNS = ("index", "stage", "model", "modality", "init", "constraint", "epochs", "r1", "linear", "seconds")
 HEADS = ("Index", "Stage", "Model", "Modality", "Init", "Constraint", "Epochs", "R@1", "Linear", "Time")
 
 
-def rows_of(stages: Sequence[Stage]) -> list[Row]:
-    """One row a stage, finished or not; percentages, None where there is no result yet."""
+def rows_of(stages: Sequence[Stage], *, chance: bool = False) -> list[Row]:
+    """One row a stage, finished or not; percentages, None where there is no result yet. `chance` is a row before."""
     index = {stage.name: stage.chosen.index or str(stage.number) for stage in stages}
-    return [_row(stage, index) for stage in stages]
+    rows = [_row(stage, index) for stage in stages]
+    return [_chance_row(stages, rows[0]), *rows] if chance else rows
+
+
+def _chance_row(stages: Sequence[Stage], like: Row) -> Row:
+    """What a random order of the gallery would give: all stages are asked about the same videos."""
+    value = next((result.get("chance") for result in map(read_result, stages) if result), None)
+    facts = {"index": "0", "stage": "chance", "model": "chance", "r1": value, "linear": value}
+    return {**dict.fromkeys(like), **facts, "protocol": like["protocol"]}
 
 
 def _row(stage: Stage, index: dict[str, str]) -> Row:
@@ -111,14 +121,16 @@ def markdown(rows: list[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def screen_table(rows: list[Row], title: str) -> Table:
-    """The table for the terminal."""
+def screen_table(rows: list[Row], title: str, *, width: int = 120) -> Table:
+    """The table for a terminal of this many columns; a narrow one gets the paper's columns alone."""
     heads = _heads(rows)
-    table = Table(title=title)
-    for head in heads:
-        table.add_column(head, no_wrap=head == "Stage")  # it says which row is which
+    shown = [head for head in heads if width >= WIDE or head not in ("Stage", "Time")]
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1 if width >= WIDE else 0), pad_edge=False)
+    for head in shown:
+        table.add_column(head, justify="right" if head in ("R@1", "Linear", "Time") else "left")
     for row in rows:
-        table.add_row(*_cells(row, heads))
+        cells = dict(zip(heads, _cells(row, heads), strict=True))
+        table.add_row(*(cells[head] for head in shown))
     return table
 
 

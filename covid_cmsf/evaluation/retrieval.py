@@ -35,6 +35,7 @@ class RetrievalResult:
     per_class: dict[str, float]  # R@1
     num_shared_sources: int  # sources in both parts; 0 unless they were allowed
     effective_rank: float  # of the gallery
+    chance: float  # R@1 of a random order
     features: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -113,6 +114,7 @@ def score_retrieval(
         "per_class": mean_by_class(hits[1], labels, videos.class_names),
         "num_shared_sources": len(shared_sources(videos, *pair)),
         "effective_rank": effective_rank(known),
+        "chance": 100 * float((videos.labels[pair[0]] == labels[:, None]).double().mean()),
     }
 
 

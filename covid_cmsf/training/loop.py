@@ -49,7 +49,7 @@ class Run:
         self.how = how_of(self.settings)
         self.clock = Clock()
         self.last_facts: dict[str, Any] = {}
-        self.saved_at = time.monotonic()
+        self.saved_at = self.counted_at = time.monotonic()
         self.warned = False
 
     @property
@@ -115,7 +115,6 @@ def train(run: Run) -> Literal["finished", "stopped"]:
 def one_batch(run: Run, batch: Batch) -> bool:
     """Targets, push, search, loss, and when enough batches are gathered step and EMA. True: stop here."""
     progress, how, processes = run.progress, run.how, run.processes
-    start = time.monotonic()
     last = (progress.batch + 1) % how.accumulate == 0
     with run.clock.working(len(batch.labels) * processes.count), unsynchronised(run.parts.online, not last):
         outcome = forward_backward(run.parts, batch, how, processes)
@@ -129,7 +128,9 @@ def one_batch(run: Run, batch: Batch) -> bool:
     if outcome.loss is not None:
         progress.loss_sum += outcome.loss
         progress.loss_count += 1
-    progress.seconds += time.monotonic() - start
+    now = time.monotonic()
+    progress.seconds += now - run.counted_at  # with waiting for data and saving
+    run.counted_at = now
     run.display.step(progress.step)
     measure(run, outcome)
     if not last:

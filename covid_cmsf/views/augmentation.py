@@ -58,9 +58,7 @@ PRESETS: dict[str, dict[Kind, Augmentation]] = {
 
 
 @cache
-def preset(
-    name: str, kind: Kind, *, size: int | None = None, scale: tuple[float, float] | None = None
-) -> Augmentation:
+def preset(name: str, kind: Kind, *, size: int | None = None, scale: tuple[float, float] | None = None) -> Augmentation:
     """The named pipeline for a kind of picture, at another size or with other crops if asked."""
     if name not in PRESETS:
         raise ValueError(f"unknown augmentation {name!r}; choose from {', '.join(PRESETS)}")

@@ -101,11 +101,12 @@ def test_weights_from_elsewhere_and_baselines_are_stages_too(clips: Path, frame_
         },
     ]
     values = {"settings": {"clips": str(clips), **SETTINGS, "schedule": {"epochs": 1}}, "stages": stages}
-    values |= {"baselines": ["colour", "flow"], "evaluation": {"windows": 1}, "seeds": [3, 4]}
+    values |= {"baselines": ["chance", "colour", "flow"], "evaluation": {"windows": 1}, "seeds": [3, 4]}
     plan = tmp_path / "plan.yaml"
     plan.write_text(yaml.safe_dump(values))
     code, rows = run(plan)
     assert code == exit_codes.DONE and [row["stage"] for row in rows] == [
+        "chance",
         "colour-histogram",
         "flow-histogram",
         "picture",
@@ -113,10 +114,15 @@ def test_weights_from_elsewhere_and_baselines_are_stages_too(clips: Path, frame_
         "guided",
     ]
     assert all(row["num_seeds"] == 2 and len(row["r1_seeds"]) == 2 for row in rows)
-    assert rows[0]["r1_sd"] == 0 and rows[4]["r1"] == pytest.approx(np.mean(rows[4]["r1_seeds"]))
-    assert rows[4]["constraint"] == "3" and rows[4]["published_r1"] == 60.4
+    assert rows[1]["r1_sd"] == 0 and rows[5]["r1"] == pytest.approx(np.mean(rows[5]["r1_seeds"]))
+    assert rows[5]["constraint"] == "3" and rows[5]["published_r1"] == 60.4
+    assert rows[0]["r1"] == pytest.approx(100 / num_classes_in(clips)) and rows[0]["modality"] is None
     assert "R@1 paper" in (tmp_path / "out" / "table.md").read_text()
     assert (tmp_path / "out" / "seed-3" / "table.json").is_file()
+
+
+def num_classes_in(clips: Path) -> int:
+    return sum(folder.is_dir() for folder in (clips / "rgb").iterdir())
 
 
 def command(plan: Path, out: Path) -> list[str]:
@@ -126,7 +132,7 @@ def command(plan: Path, out: Path) -> list[str]:
 def test_kills_at_random_moments_do_not_change_the_table(plan: Path) -> None:
     whole = run(plan, out=plan.parent / "whole")[1]
     rng, out = np.random.default_rng(0), plan.parent / "killed"
-    for _ in range(4):
+    for _ in range(10):
         process = subprocess.Popen(command(plan, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         time.sleep(rng.uniform(3, 9))
         process.send_signal(signal.SIGKILL)

@@ -48,7 +48,7 @@ def test_controls_get_the_same_start_and_the_same_epochs() -> None:
 
 
 def test_baselines_stand_in_front() -> None:
-    found = stages(baselines=["colour", "flow", "random"], settings={"encoder": "s3d_tiny"})
+    found = stages(baselines=["chance", "colour", "flow", "random"], settings={"encoder": "s3d_tiny"})
     assert list(found)[:4] == ["colour-histogram", "flow-histogram", "random-rgb", "random-flow"]
     assert found["random-flow"].random == "s3d_tiny" and not found["random-flow"].trains
 

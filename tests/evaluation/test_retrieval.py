@@ -97,6 +97,7 @@ def test_recall_is_that_of_a_double_loop(centring: str, seed: int) -> None:
     assert list(result.recall) == [1, 5, 10, 20, 50]
     assert result.recall == pytest.approx(recall_twin(features, centring, [1, 5, 10, 20, 50]))
     assert result.num_query == 36 and result.num_gallery == 72
+    assert result.chance == pytest.approx(100 / 6)  # six classes of the same size
 
 
 def test_the_protocol_chooses_the_centring_and_is_named() -> None:
