@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO ?= demo
+SEEDS ?= []
 PYTEST_ARGS ?= -n 2
 
 .PHONY: install demo test lint format clean
@@ -15,13 +16,15 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 
+# Videos, clips and pictures go to demo/, networks and the table to runs/demo/. SEEDS='[0, 1, 2]' takes three times as long.
 demo: install
-	$(BIN)/covid-cmsf demo-videos $(DEMO)/videos
+	$(BIN)/covid-cmsf demo-videos $(DEMO)/videos --size 72x54 --frames 20 --fps 12 --groups 24 --clips-per-group 2 --difficulty 0.2 --seed 1
 	$(BIN)/covid-cmsf preprocess $(DEMO)/videos --out $(DEMO)/clips --layout ucf101 --splits $(DEMO)/videos/splits --workers 2
 	$(BIN)/covid-cmsf clips info $(DEMO)/clips
 	$(BIN)/covid-cmsf clips check $(DEMO)/clips
 	$(BIN)/covid-cmsf clips show $(DEMO)/clips --out $(DEMO)/clip.png
 	$(BIN)/covid-cmsf views show $(DEMO)/clips --config configs/views/tiny.yaml --out $(DEMO)/views.png
+	$(BIN)/covid-cmsf cotrain configs/demo/cotraining.yaml settings.clips=$(DEMO)/clips 'seeds=$(SEEDS)' --out runs/demo --parallel 2
 
 lint: install
 	$(BIN)/ruff check .
@@ -37,4 +40,4 @@ format: install
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(DEMO) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DEMO) runs/demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache

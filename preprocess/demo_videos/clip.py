@@ -6,7 +6,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocess.demo_videos.looks import draw_look
+from preprocess.demo_videos.looks import HOMES, draw_look
 from preprocess.demo_videos.motions import MOTIONS
 from preprocess.demo_videos.names import ClipName
 from preprocess.demo_videos.render import render
@@ -22,6 +22,7 @@ def draw_clip(name: ClipName, settings: DemoSettings) -> NDArray[np.uint8]:
     look = draw_look(
         np.random.default_rng(group_seed),
         kind=motion.kind,
+        home=HOMES[name.class_name],
         width=settings.width,
         height=settings.height,
         difficulty=settings.difficulty,

@@ -2,9 +2,9 @@
 
 # H W pixels of the frame, S side of a sprite
 
-Textures, colours, light, and still clutter (objects of any kind, painted on the background) are drawn for each
-group. Colours, light and clutter say nothing about the class. The ground hints at the kind of object, as a pool hints
-at swimmers: without difficulty every object is at home, with difficulty 1 the ground is any. Nothing here moves, so
+Light, shades, directions of patterns, the object's colours and texture, and still clutter (objects of any kind, painted
+on the background) are drawn for each group and say nothing about the class. The ground hints at the class, as a pool
+hints at swimmers: without difficulty every group is at home, with difficulty 1 every other one. Nothing here moves, so
 flow doesn't see it.
 """
 
@@ -16,20 +16,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from preprocess.demo_videos import shapes
+from preprocess.demo_videos.names import CLASS_NAMES
 from preprocess.demo_videos.patterns import PATTERNS, cloud
 
 Image: TypeAlias = NDArray[np.float32]  # RGB from 0 to 255, or one channel from 0 to 1
 BACKGROUND_REACH = (2.2, 1.8)  # half the width and height of the painted background, in half frame heights
 
-# Where a kind of object is at home: the ground it has in some groups. A hint at the kind, which two classes share.
+
+@dataclass(frozen=True)
+class Place:
+    """A kind of ground: a pattern, fine or coarse, and its usual hue."""
+
+    pattern: str
+    scale: float
+    hue: float
+
+
+FINE, COARSE = 1.1, 2.2
+HUE_SPREAD = 0.045  # within a place; twelve hues share the circle
+# Where a class is at home: the place of most of its groups.
 HOMES = {
-    "ball": "checks",
-    "box": "bricks",
-    "kite": "clouds",
-    "plank": "rings",
-    "star": "dots",
-    "wheel": "stripes",
+    "Bounce": Place("checks", FINE, hue=0.75),
+    "FigureEight": Place("clouds", FINE, hue=0.57),
+    "Meet": Place("bricks", FINE, hue=0.02),
+    "Orbit": Place("checks", COARSE, hue=0.17),
+    "Pendulum": Place("rings", FINE, hue=0.09),
+    "Pulse": Place("dots", FINE, hue=0.66),
+    "Roll": Place("stripes", FINE, hue=0.83),
+    "SeeSaw": Place("rings", COARSE, hue=0.49),
+    "Shake": Place("bricks", COARSE, hue=0.25),
+    "Slide": Place("stripes", COARSE, hue=0.92),
+    "Spin": Place("dots", COARSE, hue=0.33),
+    "Spiral": Place("clouds", COARSE, hue=0.41),
 }
+assert tuple(HOMES) == CLASS_NAMES
 
 
 @dataclass(frozen=True)
@@ -45,19 +65,18 @@ class Look:
     radius: float
 
 
-def draw_look(rng: np.random.Generator, *, kind: str, width: int, height: int, difficulty: float) -> Look:
-    """Draws a group's look for a class whose object is of this kind."""
+def draw_look(rng: np.random.Generator, *, kind: str, home: Place, width: int, height: int, difficulty: float) -> Look:
+    """Draws a group's look for a class whose object is of this kind and at home in this place."""
     columns, rows = (round(reach * height) for reach in BACKGROUND_REACH)
-    ground_colours = random_colours(rng)
-    contrast = 0.2 + 0.6 * difficulty  # on a calm ground the object is easier to see
-    ground_colours[1] = ground_colours[0] + contrast * (ground_colours[1] - ground_colours[0])
-    at_home = rng.random() >= difficulty
-    ground = paint(rng, rows, columns, ground_colours, HOMES[kind] if at_home else None)
+    at_home = rng.random() >= difficulty / 2
+    place = home if at_home else HOMES[str(rng.choice(list(HOMES)))]
+    ground_colours = random_colours(rng, hue=place.hue + rng.normal(0.0, HUE_SPREAD))
+    ground = paint(rng, rows, columns, ground_colours, place, unit=height / 84)
     background = ground.copy()
     for _ in range(round(6 * difficulty)):
         add_clutter(background, rng, side=height // 2)
     # With fewer candidates to choose from, the object stands out less.
-    colours = most_different(ground_colours, [random_colours(rng) for _ in range(1 + round(7 * (1 - difficulty)))])
+    colours = most_different(ground_colours, [random_colours(rng) for _ in range(1 + round(3 * (1 - difficulty)))])
     sprite = draw_sprite(rng, kind, colours, side=height)
     return Look(ground, background, sprite, draw_light(rng, width, height), radius=rng.uniform(0.32, 0.42))
 
@@ -65,7 +84,8 @@ def draw_look(rng: np.random.Generator, *, kind: str, width: int, height: int, d
 def draw_sprite(rng: np.random.Generator, kind: str, colours: Image, side: int) -> Image:
     """A textured object (S, S, 4) with its mask from 0 to 1 as the last channel."""
     mask = shapes.mask(shapes.KINDS[kind](rng), side)
-    return np.concatenate([paint(rng, side, side, colours), mask[..., None]], axis=2)
+    place = Place(str(rng.choice(list(PATTERNS))), scale=1.0, hue=0.0)
+    return np.concatenate([paint(rng, side, side, colours, place, unit=side / 84), mask[..., None]], axis=2)
 
 
 def add_clutter(background: Image, rng: np.random.Generator, side: int) -> None:
@@ -89,19 +109,21 @@ def draw_light(rng: np.random.Generator, width: int, height: int) -> Image:
     return (fall_off[..., None] * tint).astype(np.float32)
 
 
-def paint(rng: np.random.Generator, rows: int, columns: int, colours: Image, pattern: str | None = None) -> Image:
-    """A surface (rows, columns, 3) of two colours in this pattern or any; fine noise gives flow a hold."""
-    drawn = PATTERNS[pattern or str(rng.choice(list(PATTERNS)))](rng, rows, columns)
-    mixture = 0.6 * drawn + 0.4 * cloud(rng, rows, columns, cell=rng.uniform(3, 6))
+def paint(rng: np.random.Generator, rows: int, columns: int, colours: Image, place: Place, *, unit: float) -> Image:
+    """A surface (rows, columns, 3) of two colours in this place's pattern; fine noise gives flow a hold."""
+    drawn = PATTERNS[place.pattern](rng, rows, columns, unit * place.scale)
+    mixture = 0.7 * drawn + 0.3 * cloud(rng, rows, columns, cell=unit * rng.uniform(4, 8))
     return colours[0] + mixture[..., None] * (colours[1] - colours[0])
 
 
-def random_colours(rng: np.random.Generator) -> Image:
-    """Two RGB colours (2, 3), a darker and a lighter one, with hues that may differ."""
-    hue, saturation = rng.random(), rng.uniform(0.1, 0.9)
-    value = rng.uniform(0.25, 0.7)
-    dark = colorsys.hsv_to_rgb(hue, saturation, value)
-    light = colorsys.hsv_to_rgb(hue + rng.normal(0.0, 0.1), saturation * rng.uniform(0.5, 1.0), value + 0.3)
+def random_colours(rng: np.random.Generator, *, hue: float | None = None) -> Image:
+    """Two RGB colours (2, 3) of about this hue or any, a darker and a lighter one."""
+    middle = rng.random() if hue is None else hue
+    saturation, value = rng.uniform(0.3, 0.8), rng.uniform(0.25, 0.6)
+    dark = colorsys.hsv_to_rgb(middle % 1.0, saturation, value)
+    light = colorsys.hsv_to_rgb(
+        (middle + rng.normal(0.0, 0.03)) % 1.0, saturation * rng.uniform(0.5, 1.0), value + 0.35
+    )
     return 255.0 * np.array([dark, light], np.float32)
 
 

@@ -1,6 +1,7 @@
 """Patterns of grounds and objects, (rows, columns) from 0 (the first colour) to 1 (the second).
 
-Lengths are in pixels of the surface. Edges are soft, so that a pattern can be warped by parts of a pixel.
+Lengths are in pixels of the surface, times `scale`. Edges are soft, so that a pattern can be warped by parts of a
+pixel.
 """
 
 from collections.abc import Callable
@@ -19,46 +20,46 @@ def cloud(rng: np.random.Generator, rows: int, columns: int, cell: float) -> Pat
     return np.clip(cv2.resize(grid, (columns, rows), interpolation=cv2.INTER_CUBIC), 0.0, 1.0)
 
 
-def clouds(rng: np.random.Generator, rows: int, columns: int) -> Pattern:
+def clouds(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
     """Large blobs with smaller ones on them."""
-    large, small = rng.uniform(16, 30), rng.uniform(6, 12)
+    large, small = scale * rng.uniform(16, 20), scale * rng.uniform(7, 9)
     return 0.6 * cloud(rng, rows, columns, large) + 0.4 * cloud(rng, rows, columns, small)
 
 
-def stripes(rng: np.random.Generator, rows: int, columns: int) -> Pattern:
+def stripes(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
     """Stripes in any direction."""
-    u, _ = _turned_grid(rng, rows, columns, rng.uniform(9, 20))
+    u, _ = _turned_grid(rng, rows, columns, scale * rng.uniform(11, 15))
     return _soft(np.sin(2 * np.pi * u))
 
 
-def checks(rng: np.random.Generator, rows: int, columns: int) -> Pattern:
+def checks(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
     """Two sets of stripes at a right angle."""
-    u, v = _turned_grid(rng, rows, columns, rng.uniform(12, 24))
+    u, v = _turned_grid(rng, rows, columns, scale * rng.uniform(13, 17))
     return 0.5 * (_soft(np.sin(2 * np.pi * u)) + _soft(np.sin(2 * np.pi * v)))
 
 
-def dots(rng: np.random.Generator, rows: int, columns: int) -> Pattern:
+def dots(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
     """Round spots in straight rows."""
-    u, v = _turned_grid(rng, rows, columns, rng.uniform(10, 18))
+    u, v = _turned_grid(rng, rows, columns, scale * rng.uniform(12, 16))
     return _soft(2.0 * (np.cos(2 * np.pi * u) + np.cos(2 * np.pi * v) - 0.6))
 
 
-def bricks(rng: np.random.Generator, rows: int, columns: int) -> Pattern:
+def bricks(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
     """Courses of bricks, each shifted by half a brick."""
-    u, v = _turned_grid(rng, rows, columns, rng.uniform(9, 15))
+    u, v = _turned_grid(rng, rows, columns, scale * rng.uniform(10, 13))
     along = u / 2 + 0.5 * (np.floor(v) % 2)
     to_joint = np.minimum(2 * np.abs((along + 0.5) % 1.0 - 0.5), np.abs((v + 0.5) % 1.0 - 0.5))
     return _soft(12.0 * (to_joint - 0.12))
 
 
-def rings(rng: np.random.Generator, rows: int, columns: int) -> Pattern:
+def rings(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
     """The rings of a tree around a point somewhere on the surface."""
     y, x = np.mgrid[:rows, :columns]
     centre_y, centre_x = rng.random(2) * (rows, columns)
-    return _soft(np.sin(2 * np.pi * np.hypot(y - centre_y, x - centre_x) / rng.uniform(10, 18)))
+    return _soft(np.sin(2 * np.pi * np.hypot(y - centre_y, x - centre_x) / (scale * rng.uniform(11, 15))))
 
 
-PATTERNS: dict[str, Callable[[np.random.Generator, int, int], Pattern]] = {
+PATTERNS: dict[str, Callable[[np.random.Generator, int, int, float], Pattern]] = {
     "clouds": clouds,
     "stripes": stripes,
     "checks": checks,

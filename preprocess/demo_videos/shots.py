@@ -2,7 +2,8 @@
 
 # B bodies, D distractors, T frames
 
-Camera motion, speed and moving distractors. They say nothing about the class. Distractors wear the ground's
+Camera motion, speed and moving distractors say nothing about the class. A camera that moves much is all that a network
+without labels learns from flow, so its motion grows with the square of the difficulty. Distractors wear the ground's
 own texture, so RGB hardly sees them.
 """
 
@@ -37,7 +38,7 @@ def draw_shot(rng: np.random.Generator, motion: Motion, *, num_frames: int, fps:
         bodies=draw_bodies(rng, motion, seconds, difficulty),
         distractors=draw_distractors(rng, num_distractors, seconds),
         patches=rng.random((num_distractors, 2)),
-        camera=draw_camera(rng, seconds, difficulty),
+        camera=draw_camera(rng, seconds, strength=difficulty**2),
     )
 
 
@@ -78,15 +79,15 @@ def draw_distractors(rng: np.random.Generator, num_distractors: int, seconds: Ar
     return poses
 
 
-def draw_camera(rng: np.random.Generator, seconds: Array, difficulty: float) -> Array:
+def draw_camera(rng: np.random.Generator, seconds: Array, strength: float) -> Array:
     """Pan, sway, shake, zoom and roll as affine matrices (T, 2, 3) from the world to the frame."""
     middle = seconds - seconds.mean()
-    drift = rng.normal(0.0, 0.3, size=2) * difficulty
+    drift = rng.normal(0.0, 0.3, size=2) * strength
     pan = middle[:, None] * drift
-    pan += np.stack([sway(rng, seconds, 0.2 * difficulty), sway(rng, seconds, 0.15 * difficulty)], axis=1)
-    pan += rng.normal(0.0, 0.014, size=pan.shape) * difficulty
-    zoom = np.exp(difficulty * (rng.normal(0.0, 0.12) * middle + sway(rng, seconds, 0.08)))
-    roll = difficulty * (rng.normal(0.0, 0.12) * middle + sway(rng, seconds, 0.07))
+    pan += np.stack([sway(rng, seconds, 0.2 * strength), sway(rng, seconds, 0.15 * strength)], axis=1)
+    pan += rng.normal(0.0, 0.014, size=pan.shape) * strength
+    zoom = np.exp(strength * (rng.normal(0.0, 0.12) * middle + sway(rng, seconds, 0.08)))
+    roll = strength * (rng.normal(0.0, 0.12) * middle + sway(rng, seconds, 0.07))
     cos, sin = zoom * np.cos(roll), zoom * np.sin(roll)
     linear = np.stack([np.stack([cos, -sin], axis=1), np.stack([sin, cos], axis=1)], axis=1)  # (T, 2, 2)
     return np.concatenate([linear, -linear @ pan[..., None]], axis=2)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from covid_cmsf.cotrain.executor import longest_chain_first
 from covid_cmsf.cotrain.graph import Stage, build_graph
 from covid_cmsf.cotrain.run import load_plan
 from tests.cotrain.conftest import SETTINGS, START
@@ -50,6 +51,15 @@ def test_starts_and_guides_are_files_of_earlier_stages(plan: Path) -> None:
     assert settings is not None and settings.init == str(plan.parent / "out/infonce-flow/checkpoints/last.pt")
     assert [guide.weights for guide in settings.guides] == [str(plan.parent / "out/cmsf-rgb-1/checkpoints/last.pt")]
     assert settings.guides[0].modality == "rgb" and stages["cmsf-flow-1"].needs == ("infonce-flow", "cmsf-rgb-1")
+
+
+def test_what_most_stages_in_a_row_wait_for_goes_first(plan: Path) -> None:
+    stages = list(graph(plan, "rounds=2", "controls=[continued, msf]", "baselines=[colour]").values())
+    order = [stage.name for stage in longest_chain_first(stages)]
+    assert sorted(order) == sorted(stage.name for stage in stages)
+    assert order[:5] == ["infonce-rgb", "infonce-flow", "cmsf-rgb-1", "cmsf-flow-1", "cmsf-rgb-2"]
+    for stage in stages:  # nothing stands before what it needs
+        assert all(order.index(name) < order.index(stage.name) for name in stage.needs)
 
 
 def write(path: Path, stages: list[dict[str, Any]], clips: str = "nowhere") -> Path:

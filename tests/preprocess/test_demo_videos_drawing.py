@@ -90,7 +90,7 @@ def test_a_mask_is_centred_smooth_and_within_its_sprite(kind: str) -> None:
 
 
 def test_a_body_is_drawn_where_its_pose_says_to_a_tenth_of_a_pixel() -> None:
-    look = draw_look(np.random.default_rng(0), kind="ball", width=64, height=48, difficulty=0.0)
+    look = draw_look(np.random.default_rng(0), kind="ball", home=HOMES["Bounce"], width=64, height=48, difficulty=0.0)
     look.sprite[..., :3], look.background[:], look.light[:] = 255, 0, 1
     poses = np.array([[[0.25, -0.1, 1.0, 0.3]]])
     still = np.eye(2, 3)[None]
@@ -116,15 +116,21 @@ def test_composing_applies_the_first_map_first() -> None:
 
 @pytest.mark.parametrize("name", list(PATTERNS))
 def test_a_pattern_shows_both_colours_and_has_no_hard_edges(name: str) -> None:
-    pattern = PATTERNS[name](np.random.default_rng(0), 60, 90)
+    pattern = PATTERNS[name](np.random.default_rng(0), 60, 90, 1.0)
     assert pattern.shape == (60, 90)
     assert 0 <= pattern.min() < 0.3 and 0.7 < pattern.max() <= 1
     assert np.abs(np.diff(pattern, axis=1)).max() < 0.9
 
 
-def test_every_kind_of_object_has_a_home_of_its_own() -> None:
-    assert set(HOMES) == set(KINDS)
-    assert set(HOMES.values()) == set(PATTERNS)
+def test_every_class_has_a_home_of_its_own() -> None:
+    assert tuple(HOMES) == CLASS_NAMES and len(set(HOMES.values())) == len(HOMES)
+    assert {home.pattern for home in HOMES.values()} == set(PATTERNS)
+
+
+def test_a_coarse_pattern_has_longer_waves_than_a_fine_one() -> None:
+    fine, coarse = (PATTERNS["stripes"](np.random.default_rng(0), 200, 200, scale) for scale in (1.0, 2.0))
+    changes = [np.count_nonzero(np.diff((pattern > 0.5).astype(int), axis=1)) for pattern in (fine, coarse)]
+    assert changes[0] == pytest.approx(2 * changes[1], rel=0.15)
 
 
 def test_clips_of_a_group_look_alike_and_groups_do_not() -> None:
@@ -148,14 +154,14 @@ def test_clips_of_a_group_move_differently() -> None:
 
 
 def test_without_difficulty_the_camera_stands_still_and_nothing_distracts() -> None:
-    camera = draw_camera(np.random.default_rng(0), np.arange(8) / 25, difficulty=0.0)
+    camera = draw_camera(np.random.default_rng(0), np.arange(8) / 25, strength=0.0)
     np.testing.assert_allclose(camera, np.broadcast_to(np.eye(2, 3), (8, 2, 3)), atol=1e-12)
     shot = draw_shot(np.random.default_rng(0), MOTIONS["Spin"], num_frames=8, fps=25, difficulty=0.0)
     assert shot.distractors.shape == (0, 8, 4)
 
 
 def test_optical_flow_of_a_still_scene_is_the_camera_motion() -> None:
-    look = draw_look(np.random.default_rng(3), kind="ball", width=112, height=84, difficulty=0.5)
+    look = draw_look(np.random.default_rng(3), kind="ball", home=HOMES["Bounce"], width=112, height=84, difficulty=0.5)
     camera = np.array([np.eye(2, 3), np.eye(2, 3)])
     camera[1, :, 2] = 2.0 / 42, -1.0 / 42  # two pixels to the right, one up
     empty = np.zeros((0, 2, 4))
