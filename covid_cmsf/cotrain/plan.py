@@ -93,6 +93,9 @@ class PlanSettings(Settings):
         default="base", description="base: every round starts from `start` (the paper); latest: goes on (CoCLR)"
     )
     start: Values = Field(default={}, description="settings of the first stage of each modality, InfoNCE")
+    start_changes: dict[str, Values] = Field(
+        default={}, description="laid over `start` for one modality: {rgb: {schedule: {epochs: 600}}}"
+    )
     shift: Values = Field(default={}, description="settings of the rounds, CMSF")
     controls: tuple[Control, ...] = ()
     baselines: tuple[Baseline, ...] = Field(default=(), description="what needs no training, in the table for scale")
@@ -107,6 +110,9 @@ class PlanSettings(Settings):
             raise ValueError("rounds need `start` (settings of InfoNCE) and `shift` (settings of CMSF)")
         for name in self.modalities:
             known_modality(name)
+        for name in self.start_changes:
+            if name not in self.modalities:
+                raise ValueError(f"start_changes has {name!r}, none of the modalities {', '.join(self.modalities)}")
         if self.first not in self.modalities:
             raise ValueError(f"first = {self.first!r} is none of the modalities {', '.join(self.modalities)}")
         if len(set(self.modalities)) < 2:

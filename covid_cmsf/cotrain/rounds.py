@@ -5,8 +5,10 @@ continued-*, msf-*, oracle-*             controls, from the same starts, for as 
 cmsf-flow-1, cmsf-rgb-1, cmsf-flow-2 ... the rounds: each is guided by the newest network of the other modality
 """
 
+from copy import deepcopy
 from typing import Any
 
+from covid_cmsf.config import merge
 from covid_cmsf.cotrain.plan import PlanSettings, StageSettings
 from covid_cmsf.training.method_settings import CmsfSettings, MsfSettings
 
@@ -20,7 +22,7 @@ def stages_of(plan: PlanSettings) -> list[StageSettings]:
         return stages
     starts = {modality: f"{_name(plan.start, 'infonce')}-{modality}" for modality in plan.modalities}
     for modality, name in starts.items():
-        stages.append(StageSettings(name=name, modality=modality, settings=plan.start))
+        stages.append(StageSettings(name=name, modality=modality, settings=start_of(plan, modality)))
     for control in plan.controls:
         stages += [_control(control, modality, name, plan) for modality, name in starts.items()]
     newest = dict(starts)
@@ -38,6 +40,13 @@ def stages_of(plan: PlanSettings) -> list[StageSettings]:
             stages.append(stage)
             newest[modality] = stage.name
     return stages
+
+
+def start_of(plan: PlanSettings, modality: str) -> Values:
+    """The settings of a modality's first stage."""
+    values = deepcopy(plan.start)
+    merge(values, plan.start_changes.get(modality, {}))
+    return values
 
 
 def _baselines(plan: PlanSettings) -> list[StageSettings]:
@@ -59,7 +68,7 @@ def _control(control: str, modality: str, start: str, plan: PlanSettings) -> Sta
     """The same start and the same number of epochs, but another method."""
     shift = _split(plan.shift)["settings"]
     if control == "continued":
-        settings = {**plan.start, "schedule": shift.get("schedule", {})}
+        settings = {**start_of(plan, modality), "schedule": shift.get("schedule", {})}
     else:
         settings = {**shift, "method": _method(control, shift.get("method", {}))}
     return StageSettings(name=f"{control}-{modality}", modality=modality, init=start, settings=settings)

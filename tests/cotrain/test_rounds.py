@@ -47,6 +47,16 @@ def test_controls_get_the_same_start_and_the_same_epochs() -> None:
     assert found["continued-rgb"].settings["method"] == START["method"]
 
 
+def test_a_modality_may_have_a_start_of_its_own() -> None:
+    changes = {"rgb": {"schedule": {"epochs": 9}, "method": {"temperature": 0.3}}}
+    found = stages(start_changes=changes, controls=["continued"])
+    assert found["infonce-rgb"].settings["schedule"]["epochs"] == 9
+    assert found["infonce-rgb"].settings["method"] == {**START["method"], "temperature": 0.3}
+    assert found["infonce-flow"].settings == START
+    assert found["continued-rgb"].settings["method"]["temperature"] == 0.3
+    assert found["continued-rgb"].settings["schedule"] == SHIFT["schedule"]
+
+
 def test_baselines_stand_in_front() -> None:
     found = stages(baselines=["chance", "colour", "flow", "random"], settings={"encoder": "s3d_tiny"})
     assert list(found)[:4] == ["colour-histogram", "flow-histogram", "random-rgb", "random-flow"]
@@ -58,6 +68,7 @@ def test_baselines_stand_in_front() -> None:
     [
         ({"rounds": 0}, "needs stages, or a number of rounds"),
         ({"start": {}}, "rounds need `start`"),
+        ({"start_changes": {"depth": {}}}, "start_changes has 'depth'"),
         ({"first": "audio"}, "none of the modalities"),
         ({"modalities": ["rgb", "rgb"], "first": "rgb"}, "two different"),
         ({"modalities": ["rgb", "sound"], "first": "rgb"}, "unknown modality"),
