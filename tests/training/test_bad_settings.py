@@ -59,7 +59,7 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], words:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"encoder": "s3dd"}, "unknown encoder 's3dd'; choose from r18"),
+        ({"encoder": "s3dd"}, "unknown encoder 's3dd'; choose from c21d_tiny"),
         ({"split": "9"}, "no split '9'; there are 1, 2, 3"),
         ({"part": "val"}, "no video is in part 'val' of split '1'; parts are test, train"),
         ({"batch_size": 22, "method": {"name": "xent"}}, "21 videos do not fill one batch of 22"),
