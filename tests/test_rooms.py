@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-GROUND = {"atomic", "boundary", "config", "exit_codes", "hashes", "logs"}
+GROUND = {"atomic", "boundary", "config", "devices", "exit_codes", "hashes", "logs"}
 ROOMS = ["clips", "views", "models", "methods", "training", "evaluation", "cotrain", "report"]
 # evaluation knows checkpoints, not methods; models know nothing of clips
 FORBIDDEN = {("evaluation", "methods"), ("evaluation", "training"), ("models", "clips"), ("models", "views")}

@@ -19,7 +19,6 @@ from covid_cmsf.cli.extract import (
     STRIDE,
     WINDOWS,
     WORKERS,
-    choose_device,
     report_set_aside,
 )
 
@@ -217,6 +216,7 @@ def baselines(
     from tempfile import TemporaryDirectory
 
     from covid_cmsf.clips import open_clips
+    from covid_cmsf.devices import choose_device
     from covid_cmsf.evaluation.baselines import baseline_subjects, evaluate_baselines
     from covid_cmsf.evaluation.tables import baselines_table
     from covid_cmsf.logs import progress_bar

@@ -19,7 +19,6 @@ from covid_cmsf.cli.extract import (
     STRIDE,
     WINDOWS,
     WORKERS,
-    choose_device,
     report_set_aside,
     stopped_by_sigterm,
     subject_and_clips,
@@ -98,6 +97,7 @@ def train_on_clips(
     as_json: bool,
 ) -> None:
     """Fine-tuning, its control, and the linear probe on clips: one training, three recipes."""
+    from covid_cmsf.devices import choose_device
     from covid_cmsf.evaluation.finetune import train_and_test
     from covid_cmsf.evaluation.recipes import recipe
     from covid_cmsf.evaluation.showing import showing_for

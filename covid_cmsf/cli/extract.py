@@ -14,8 +14,6 @@ from covid_cmsf.logs import console
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from torch import device as Device
-
     from covid_cmsf.clips import Clips
     from covid_cmsf.evaluation.subjects import Subject
 
@@ -64,6 +62,7 @@ def extract(
     The same command continues when it was stopped, and does nothing when it is done. Videos that cannot be read are
     listed, have no row, and make the exit code 3.
     """
+    from covid_cmsf.devices import choose_device
     from covid_cmsf.evaluation.extraction import extract_features
     from covid_cmsf.evaluation.showing import showing_for
     from covid_cmsf.evaluation.split import split_videos
@@ -127,21 +126,6 @@ def stopped_by_sigterm() -> "Iterator[None]":
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def choose_device(name: str) -> "Device":
-    """The device of that name; `auto` is the first GPU, or the CPU where there is none."""
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"unknown device {name!r}; for example cpu, cuda, cuda:1") from None
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {name!r}: this machine has no usable GPU; cpu works everywhere")
-    return chosen
 
 
 def report_set_aside(set_aside: "Sequence[tuple[str, str, str]]") -> None:

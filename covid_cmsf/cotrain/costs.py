@@ -10,10 +10,10 @@ import torch
 
 from covid_cmsf.clips import open_clips
 from covid_cmsf.cotrain.graph import Stage
+from covid_cmsf.devices import choose_device
 from covid_cmsf.models import create_encoder
 from covid_cmsf.models.speed import autocast
 from covid_cmsf.training.method_settings import WithTarget
-from covid_cmsf.training.processes import choose_device
 from covid_cmsf.training.run import set_threads
 from covid_cmsf.training.settings import TrainSettings
 from covid_cmsf.views.modalities import modality

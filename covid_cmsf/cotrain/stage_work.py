@@ -15,6 +15,7 @@ from covid_cmsf.clips import open_clips
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.stage_files import write_result
 from covid_cmsf.cotrain.torchrun import launch
+from covid_cmsf.devices import choose_device
 from covid_cmsf.evaluation.extraction import extract_features
 from covid_cmsf.evaluation.linear import evaluate_linear
 from covid_cmsf.evaluation.retrieval import evaluate_retrieval
@@ -22,7 +23,6 @@ from covid_cmsf.evaluation.showing import showing_for
 from covid_cmsf.evaluation.subjects import Subject, histogram_subject, random_subject, subject_from
 from covid_cmsf.logs import add_text, setup_logging
 from covid_cmsf.models.spectrum import effective_rank
-from covid_cmsf.training.processes import choose_device
 from covid_cmsf.training.run import run_training, set_threads
 from covid_cmsf.training.run_folder import write_config
 from covid_cmsf.training.settings import RuntimeSettings, TrainSettings

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from covid_cmsf.devices import choose_device
 from covid_cmsf.training.parts import build_parts
-from covid_cmsf.training.processes import choose_device, processes
+from covid_cmsf.training.processes import processes
 from covid_cmsf.training.run import run_training
 from tests.training.command import Command, write_settings
 from tests.training.runs import settings
