@@ -71,7 +71,7 @@ def draw_look(rng: np.random.Generator, *, kind: str, home: Place, width: int, h
     at_home = rng.random() >= difficulty / 2
     place = home if at_home else HOMES[str(rng.choice(list(HOMES)))]
     ground_colours = random_colours(rng, hue=place.hue + rng.normal(0.0, HUE_SPREAD))
-    ground = paint(rng, rows, columns, ground_colours, place, unit=height / 84)
+    ground = paint(rng, rows, columns, ground_colours, place.pattern, scale=place.scale, unit=height / 84)
     background = ground.copy()
     for _ in range(round(6 * difficulty)):
         add_clutter(background, rng, side=height // 2)
@@ -84,8 +84,9 @@ def draw_look(rng: np.random.Generator, *, kind: str, home: Place, width: int, h
 def draw_sprite(rng: np.random.Generator, kind: str, colours: Image, side: int) -> Image:
     """A textured object (S, S, 4) with its mask from 0 to 1 as the last channel."""
     mask = shapes.mask(shapes.KINDS[kind](rng), side)
-    place = Place(str(rng.choice(list(PATTERNS))), scale=1.0, hue=0.0)
-    return np.concatenate([paint(rng, side, side, colours, place, unit=side / 84), mask[..., None]], axis=2)
+    pattern = str(rng.choice(list(PATTERNS)))
+    surface = paint(rng, side, side, colours, pattern, scale=1.0, unit=side / 84)
+    return np.concatenate([surface, mask[..., None]], axis=2)
 
 
 def add_clutter(background: Image, rng: np.random.Generator, side: int) -> None:
@@ -109,9 +110,11 @@ def draw_light(rng: np.random.Generator, width: int, height: int) -> Image:
     return (fall_off[..., None] * tint).astype(np.float32)
 
 
-def paint(rng: np.random.Generator, rows: int, columns: int, colours: Image, place: Place, *, unit: float) -> Image:
-    """A surface (rows, columns, 3) of two colours in this place's pattern; fine noise gives flow a hold."""
-    drawn = PATTERNS[place.pattern](rng, rows, columns, unit * place.scale)
+def paint(
+    rng: np.random.Generator, rows: int, columns: int, colours: Image, pattern: str, *, scale: float, unit: float
+) -> Image:
+    """A surface (rows, columns, 3) of two colours in this pattern; fine noise, without a scale, gives flow a hold."""
+    drawn = PATTERNS[pattern](rng, rows, columns, unit * scale)
     mixture = 0.7 * drawn + 0.3 * cloud(rng, rows, columns, cell=unit * rng.uniform(4, 8))
     return colours[0] + mixture[..., None] * (colours[1] - colours[0])
 
