@@ -3,7 +3,7 @@
 import typer
 
 from covid_cmsf import __version__, boundary
-from covid_cmsf.cli import clips, cotrain, doctor, evaluate, extract, models, train, views, weights
+from covid_cmsf.cli import clips, cotrain, doctor, evaluate, extract, labels, models, train, views, weights
 from preprocess.command import preprocess
 from preprocess.demo_videos.command import demo_videos
 
@@ -34,6 +34,7 @@ app.command("demo-videos")(demo_videos)
 app.command("preprocess")(preprocess)
 app.add_typer(clips.app, name="clips")
 app.add_typer(views.app, name="views")
+app.add_typer(labels.app, name="labels")
 app.add_typer(models.app, name="models")
 app.add_typer(weights.app, name="weights")
 app.command("train")(train.train)

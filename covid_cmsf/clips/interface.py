@@ -19,6 +19,7 @@ class Clips(ABC):
     splits: Mapping[str, Mapping[str, str]]  # {"1": {video_id: "train"}}
     modalities: tuple[str, ...]  # what can be read: rgb, flow
     flow_bound: float  # pixels
+    still: bool = False  # images: one frame each, to be seen as modality `frame`
 
     @abstractmethod
     def read_codes(self, record: ClipRecord, modality: str, frame_numbers: Sequence[int]) -> Tensor:

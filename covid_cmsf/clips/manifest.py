@@ -12,7 +12,7 @@ from pathlib import Path
 from covid_cmsf.atomic import write_text_atomic
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # there may be a million of them
 class ClipRecord:
     """One video of the store: a row of manifest.csv."""
 

@@ -75,6 +75,11 @@ class Bank(nn.Module):
         self.num_pushed += count
         return torch.where(places < self.num_pushed - self.num_rows, -1, places % self.num_rows)
 
+    @torch.no_grad()
+    def relabel_(self, labels: Tensor) -> None:
+        """Rows take the labels (number of videos,) that their videos have now."""
+        self.labels[: len(self)] = labels[self.who("videos")]
+
     def mean_age(self) -> float:
         """How many rows ago the average row was written, as a share of the bank: about 0.5 when it is full."""
         if not len(self):

@@ -54,6 +54,7 @@ class Method(nn.Module, ABC):
     unit_output: ClassVar[bool] = True  # the online output is scaled to unit length
     uses_labels: bool = False
     uses_guides: bool = False
+    remembers: Literal["nothing", "embeddings", "clusters"] = "nothing"  # of all videos, see `memory`
     push: Literal["before", "after"] = "before"  # whether a batch stands in the bank when its loss is computed
 
     @abstractmethod

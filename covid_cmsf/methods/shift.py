@@ -7,6 +7,10 @@
 | label      | supervised CMSF           | the k nearest rows with the same label                                  |
 | two_bank   | semi-supervised CMSF      | labelled: as `label`, in the bank of labelled rows; others: as `none`   |
 | guide      | cross-modal CMSF          | the k nearest among the n rows that the guides vouch for                |
+| previous   | CMSF-2Q                   | as `guide`; the guide is the own embedding of the epoch before          |
+| cluster    | CMSF-KM                   | as `label`; the label is the cluster after the epoch before             |
+
+The last two are of the follow-up paper: half of their loss is that of `none`.
 """
 
 # B batch, M bank rows, K neighbours, N candidates
@@ -25,7 +29,9 @@ from covid_cmsf.methods.mean_shift import allowed_mean_loss, class_mean_loss, me
 from covid_cmsf.methods.method import Embedded, Facts, Method
 from covid_cmsf.methods.neighbours import Neighbours
 
-Constraint = Literal["none", "self", "label", "two_bank", "guide"]
+Constraint = Literal["none", "self", "label", "two_bank", "guide", "previous", "cluster"]
+SEARCHED_AS = {"previous": "guide", "cluster": "label"}
+REMEMBERS: dict[str, Literal["embeddings", "clusters"]] = {"previous": "embeddings", "cluster": "clusters"}
 Join = Literal["union", "intersection"]
 WATCHED = 5  # neighbours that are looked at when k is 1 or `all`
 
@@ -46,7 +52,10 @@ class MeanShift(Method):
         include_siblings: bool = True,
     ) -> None:
         super().__init__()
-        self.k, self.constraint, self.num_candidates, self.join = k, constraint, num_candidates, join
+        self.k, self.num_candidates, self.join = k, num_candidates, join
+        self.constraint = SEARCHED_AS.get(constraint, constraint)
+        self.half_free = constraint in SEARCHED_AS
+        self.remembers = REMEMBERS.get(constraint, "nothing")
         self.include_target, self.include_siblings = include_target, include_siblings
         self.uses_labels = constraint in ("label", "two_bank")
         self.uses_guides = constraint == "guide"
@@ -55,7 +64,13 @@ class MeanShift(Method):
         """The mean of 2 - 2 v.z over each example's neighbours z."""
         assert banks is not None and batch.rows is not None
         if self.constraint != "two_bank":
-            return self._losses(batch, banks.everyone, batch.rows.everyone, self.constraint)
+            found = self._losses(batch, banks.everyone, batch.rows.everyone, self.constraint)
+            if not self.half_free:
+                return found
+            free = self._losses(batch, banks.everyone, batch.rows.everyone, "none")
+            # Without a cluster yet there is no constrained half.
+            values = torch.where(found.counted, (found.values + free.values) / 2, free.values)
+            return ExampleLosses(values, free.counted)
         assert banks.labelled is not None and batch.rows.labelled is not None
         known = batch.labels >= 0
         values, counted = batch.online.float().sum(1) * 0, torch.zeros_like(known)

@@ -14,6 +14,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 from covid_cmsf.models.encoder import Encoder
 from covid_cmsf.models.registry import register
 
+SMALL_WIDTH = 16  # channels of the first stage of r10_small; a full ResNet has 64
 LAYERS = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")
 
 
@@ -64,4 +65,19 @@ def r18_cifar(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
     net = ResNet(BasicBlock, [2, 2, 2, 2])
     net.conv1 = _first_conv(64, in_channels, kernel=3, stride=1)
     net.maxpool = nn.Identity()
+    return ResNetEncoder(net, name, in_channels=in_channels, bn_eps=bn_eps)
+
+
+@register("r10_small", usual_input=(1, 32, 32), summary="ResNet-10, a quarter as wide, for small images")
+def r10_small(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
+    net = ResNet(BasicBlock, [1, 1, 1, 1])
+    net.conv1, net.maxpool = _first_conv(SMALL_WIDTH, in_channels, kernel=3, stride=1), nn.Identity()
+    net.bn1, net.inplanes = nn.BatchNorm2d(SMALL_WIDTH), SMALL_WIDTH
+    for number in range(4):
+        layer = net._make_layer(BasicBlock, SMALL_WIDTH * 2**number, 1, stride=1 if number == 0 else 2)
+        for module in layer.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        setattr(net, f"layer{number + 1}", layer)
+    net.fc = nn.Linear(8 * SMALL_WIDTH, 1)
     return ResNetEncoder(net, name, in_channels=in_channels, bn_eps=bn_eps)

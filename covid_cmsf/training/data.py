@@ -5,14 +5,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.interface import Clips
-from covid_cmsf.clips.manifest import ClipRecord
 from covid_cmsf.logs import progress_bar
+from covid_cmsf.training.labels import listed_only, seen_labels
 from covid_cmsf.training.processes import Processes
 from covid_cmsf.training.settings import TrainSettings
 from covid_cmsf.views.cache import CachedClips
@@ -32,7 +31,10 @@ class Data:
 
     def fingerprint(self) -> str:
         """Changes when a video is added, left out, cut or labelled otherwise: then numbers of videos mean others."""
-        facts = [[one.video_id, one.source, one.label, one.num_frames, one.num_flow] for one in self.views.records]
+        facts = [
+            [one.video_id, one.source, one.label, one.num_frames, one.num_flow, seen]
+            for one, seen in zip(self.views.records, self.labels.tolist(), strict=True)
+        ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
@@ -42,7 +44,9 @@ def open_data(
     """`online` and `target` are the modalities that each view needs; those of `cached` guides pick the videos too."""
     clips = open_clips(settings.clips)
     seen = [one for one in map(modality, (*online, *target, *cached)) if one.stored in clips.modalities]
+    check_still(clips, [*online, *target, *cached])
     records = [one for one in clips.select(settings.split, settings.part) if usable_frames(one, seen) >= 1]
+    records = listed_only(records, settings.labels)
     needed = tuple(dict.fromkeys((*online, *target)))
     chosen = settings.views.model_copy(update={"modalities": needed})
     stored = sorted({modality(name).stored for name in needed})
@@ -51,21 +55,16 @@ def open_data(
             clips = CachedClips(clips, records, stored, gigabytes=settings.runtime.cache_gb, on_video=advance)
     defer = settings.runtime.device != "cpu" and torch.cuda.is_available()
     views = ViewDataset(clips, records, chosen, seed=settings.seed, defer=defer, online=online, target=target)
-    true = [record.label for record in views.records]
-    labels = hide_labels(views.records, share=settings.labels.share, seed=settings.labels.seed)
-    return Data(clips, views, labels, max(true) + 1)
+    labels = seen_labels(views.records, settings.labels)
+    highest = max(max(record.label for record in views.records), int(labels.max()))
+    return Data(clips, views, labels, highest + 1)
 
 
-def hide_labels(records: Sequence[ClipRecord], *, share: float, seed: int) -> Tensor:
-    """The labels (N,) of a `share` of each class's videos, at least one, the same for a seed; -1 for the others."""
-    true = np.array([record.label for record in records])
-    seen = np.full_like(true, -1)
-    rng = np.random.default_rng([seed, 0])
-    for label in sorted(set(true.tolist()) - {-1}):
-        members = rng.permutation(np.flatnonzero(true == label))
-        kept = members[: max(1, round(share * len(members)))]
-        seen[kept] = label
-    return torch.from_numpy(seen)
+def check_still(clips: Clips, names: Sequence[str]) -> None:
+    """ValueError when images are to be seen as if they moved."""
+    moving = [name for name in names if not modality(name).single_frame]
+    if clips.still and moving:
+        raise ValueError(f"these are images, not videos: modality {moving[0]} has nothing to see; use modality=frame")
 
 
 def make_loader(data: Data, settings: TrainSettings, processes: Processes) -> ViewLoader:

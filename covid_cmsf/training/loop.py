@@ -15,7 +15,7 @@ from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.display import Display
 from covid_cmsf.training.failure import check_weights, keep_failed_step
 from covid_cmsf.training.health import bank_facts, check_collapse
-from covid_cmsf.training.method_settings import WithTarget
+from covid_cmsf.training.method_settings import CmsfKmSettings, MethodSettings, WithTarget
 from covid_cmsf.training.metrics import Metrics
 from covid_cmsf.training.parts import Parts
 from covid_cmsf.training.processes import Processes
@@ -106,6 +106,7 @@ def train(run: Run) -> Literal["finished", "stopped"]:
                     save(run)
                     return "stopped"
         progress.epoch, progress.batch = epoch + 1, 0
+        cluster_(run.parts, settings.method, run.processes)
         run.display.epoch(epoch + 1, settings.schedule.epochs, run.last_facts)
         every = settings.runtime.keep_every_epochs
         save(run, kept=bool(every) and progress.epoch % every == 0)
@@ -140,6 +141,18 @@ def one_batch(run: Run, batch: Batch) -> bool:
     if due and not asked:
         save(run)
     return asked > 0
+
+
+def cluster_(parts: Parts, method: MethodSettings, processes: Processes) -> None:
+    """CMSF-KM: new clusters after every epoch, in the memory and in the bank. One process finds them for all."""
+    if parts.memory is None or parts.banks is None or not isinstance(method, CmsfKmSettings):
+        return
+    if processes.first:
+        parts.memory.cluster_(method.num_clusters, iterations=method.iterations, generator=parts.generator)
+    clusters, draws = processes.gather_objects((parts.memory.clusters.cpu(), parts.generator.get_state()))[0]
+    parts.memory.clusters.copy_(clusters)
+    parts.generator.set_state(draws)
+    parts.banks.everyone.relabel_(parts.memory.clusters)
 
 
 def measure(run: Run, outcome: Outcome) -> None:

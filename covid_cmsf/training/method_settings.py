@@ -55,6 +55,21 @@ class CmsfSettings(Shift):
     labelled_rows: int = Field(default=8192, ge=1, description="rows of the second bank of `two_bank`")
 
 
+class Cmsf2qSettings(Shift):
+    """CMSF-2Q: a second queue holds the same images as they were embedded an epoch before; it is the guide."""
+
+    name: Literal["cmsf_2q"]
+    num_candidates: int = Field(default=5, ge=1, description="rows that the second queue vouches for")
+
+
+class CmsfKmSettings(Shift):
+    """CMSF-KM: neighbours are of the same cluster, by k-means after every epoch."""
+
+    name: Literal["cmsf_km"]
+    num_clusters: int = Field(default=50_000, ge=1)
+    iterations: int = Field(default=20, ge=1, description="of k-means")
+
+
 class MsfSettings(Shift):
     """Mean shift without a constraint."""
 
@@ -132,6 +147,8 @@ class XentSettings(Settings):
 
 MethodSettings = Annotated[
     CmsfSettings
+    | Cmsf2qSettings
+    | CmsfKmSettings
     | MsfSettings
     | ByolSettings
     | InfoNceSettings

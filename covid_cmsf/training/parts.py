@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from covid_cmsf.methods.banks import Banks
 from covid_cmsf.methods.contrastive import CoCLR, InfoNCE, LabelContrast
+from covid_cmsf.methods.memory import Memory
 from covid_cmsf.methods.method import Method
 from covid_cmsf.methods.shift import MeanShift
 from covid_cmsf.methods.supervised import FrzProto, ProtoNW, Xent
@@ -26,6 +27,7 @@ from covid_cmsf.training.settings import TrainSettings
 from covid_cmsf.views.modalities import modality
 
 logger = logging.getLogger(__name__)
+PREVIOUS = "previous"  # column of the bank: the same videos, as they were embedded at their last visit
 
 
 @dataclass
@@ -37,6 +39,7 @@ class Parts:
     online: nn.Module
     target: Network | None
     banks: Banks | None
+    memory: Memory | None
     method: Method
     guides: list[Guide]
     optimiser: torch.optim.Optimizer
@@ -84,6 +87,7 @@ def build_parts(settings: TrainSettings, processes: Processes) -> Parts:
         online=_wrapped(network, processes),
         target=target,
         banks=_banks(settings, network, guides, processes) if method.has_target else None,
+        memory=_memory(method, data, network, processes),
         method=method.to(processes.device),
         guides=[guide.to(processes.device) for guide in guides],
         optimiser=build_optimiser(network, settings),
@@ -110,6 +114,15 @@ def build_method(chosen: named.MethodSettings, *, num_classes: int, size: int) -
                 constraint=chosen.constraint,
                 num_candidates=chosen.num_candidates,
                 join=chosen.join,
+                include_target=chosen.include_target,
+                include_siblings=chosen.include_siblings,
+            )
+        case named.Cmsf2qSettings() | named.CmsfKmSettings():
+            candidates = chosen.num_candidates if isinstance(chosen, named.Cmsf2qSettings) else 1
+            return MeanShift(
+                k=chosen.k,
+                constraint="previous" if isinstance(chosen, named.Cmsf2qSettings) else "cluster",
+                num_candidates=candidates,
                 include_target=chosen.include_target,
                 include_siblings=chosen.include_siblings,
             )
@@ -169,11 +182,20 @@ def num_features(encoder: str) -> int:
 
 def _banks(settings: TrainSettings, network: Network, guides: list[Guide], processes: Processes) -> Banks:
     assert isinstance(settings.method, named.WithTarget)
-    sizes = {"target": network.projector.layout.sizes[-1], **{guide.column: guide.size for guide in guides}}
+    size = network.projector.layout.sizes[-1]
+    sizes = {"target": size, **{guide.column: guide.size for guide in guides}}
+    if isinstance(settings.method, named.Cmsf2qSettings):
+        sizes[PREVIOUS] = size
     second = 0
     if isinstance(settings.method, named.CmsfSettings) and settings.method.constraint == "two_bank":
         second = settings.method.labelled_rows
     return Banks(settings.method.bank_rows, sizes, num_labelled_rows=second).to(processes.device)
+
+
+def _memory(method: Method, data: Data, network: Network, processes: Processes) -> Memory | None:
+    if method.remembers == "nothing":
+        return None
+    return Memory(len(data.views), network.projector.layout.sizes[-1]).to(processes.device)
 
 
 def _on_device(

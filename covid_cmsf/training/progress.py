@@ -25,9 +25,20 @@ class Progress:
     seconds: float = 0.0  # spent in training
 
 
+def modules_of(parts: Parts) -> dict[str, nn.Module | None]:
+    """Whatever has tensors that a checkpoint must hold, by name."""
+    return {
+        "online": parts.network,
+        "target": parts.target,
+        "banks": parts.banks,
+        "memory": parts.memory,
+        "method": parts.method,
+    }
+
+
 def capture(parts: Parts, progress: Progress, settings: dict[str, Any], processes: Processes) -> dict[str, Any]:
     """Everything that a checkpoint holds. All processes must call it."""
-    modules = {"online": parts.network, "target": parts.target, "banks": parts.banks, "method": parts.method}
+    modules = modules_of(parts)
     state = {
         f"{name}.{key}": tensor
         for name, module in modules.items()
@@ -51,7 +62,7 @@ def capture(parts: Parts, progress: Progress, settings: dict[str, Any], processe
 def restore_(parts: Parts, values: dict[str, Any], processes: Processes) -> Progress:
     """Puts a run where `capture` found it. Strict: a missing or superfluous tensor is an error."""
     state: dict[str, Any] = values["state"]
-    modules = {"online": parts.network, "target": parts.target, "banks": parts.banks, "method": parts.method}
+    modules = modules_of(parts)
     for name, module in modules.items():
         own = {key.removeprefix(f"{name}."): tensor for key, tensor in state.items() if key.startswith(f"{name}.")}
         try:

@@ -82,8 +82,20 @@ class BatchNormSettings(Settings):
 class LabelSettings(Settings):
     """Which labels a method may see."""
 
-    share: float = Field(default=1.0, gt=0, le=1, description="of the videos of each class")
-    seed: Seed = 0
+    share: float = Field(default=1.0, gt=0, le=1, description="of each class that has a label; the others' are hidden")
+    known: str | None = Field(default=None, description="a list of names instead: `covid-cmsf labels fraction`")
+    noise: float = Field(default=0.0, ge=0, lt=1, description="share of wrong labels")
+    stratified: bool = Field(default=True, description="noise: that share of each class, not only of all")
+    file: str | None = Field(default=None, description="names and labels instead: `covid-cmsf labels noise`")
+    seed: Seed = Field(default=0, description="of share and noise")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> "LabelSettings":
+        if self.file is not None and self.noise:
+            raise ValueError("labels.file has its wrong labels already; leave labels.noise out")
+        if self.known is not None and self.share < 1:
+            raise ValueError("labels.known lists what is labelled; leave labels.share out")
+        return self
 
 
 class WatchSettings(Settings):

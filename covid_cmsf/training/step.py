@@ -12,7 +12,7 @@ from covid_cmsf.models.speed import autocast
 from covid_cmsf.training.batch_norm import all_targets, in_groups
 from covid_cmsf.training.guide_cache import pick
 from covid_cmsf.training.networks import ema_update_
-from covid_cmsf.training.parts import Parts
+from covid_cmsf.training.parts import PREVIOUS, Parts
 from covid_cmsf.training.processes import Processes
 from covid_cmsf.training.settings import BatchNormSettings
 from covid_cmsf.views.batch import Batch
@@ -105,6 +105,12 @@ def _embed_targets(parts: Parts, batch: Batch, how: How, processes: Processes) -
             generator=parts.generator,
         )
     guides = {}
+    labels = parts.data.labels[videos]
+    if parts.memory is not None and target is not None:
+        if parts.method.remembers == "embeddings":
+            guides[PREVIOUS] = parts.memory.recall(videos, target)
+        else:
+            labels = parts.memory.clusters[videos]
     for guide in parts.guides:
         if guide.column in parts.cached:
             guides[guide.column] = pick(parts.cached[guide.column], videos, parts.generator)
@@ -113,7 +119,7 @@ def _embed_targets(parts: Parts, batch: Batch, how: How, processes: Processes) -
     return Embedded(
         online=torch.empty(0),
         sources=gather(batch.sources),
-        labels=parts.data.labels[videos],
+        labels=labels,
         true_labels=gather(batch.labels),
         videos=videos,
         target=target,
@@ -123,6 +129,8 @@ def _embed_targets(parts: Parts, batch: Batch, how: How, processes: Processes) -
 
 def _push(parts: Parts, everyone: Embedded) -> Embedded:
     assert parts.banks is not None and everyone.target is not None and everyone.guides is not None
+    if parts.memory is not None:
+        parts.memory.remember_(everyone.videos, everyone.target)
     rows = parts.banks.push_(
         {"target": everyone.target, **everyone.guides},
         videos=everyone.videos,

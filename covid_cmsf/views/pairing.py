@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-PAIRINGS = ("weak_strong", "strong_strong", "weak_weak", "std_std", "coclr")
+PAIRINGS = ("weak_strong", "strong_strong", "strong_weak", "weak_weak", "std_std", "coclr")
 
 
 @dataclass(frozen=True)

@@ -255,3 +255,22 @@ def test_two_processes_with_half_a_batch_each_make_the_mean_of_all(name: str) ->
     total = sum(half.values.sum() for half in halves) / max(1, sum(int(half.counted.sum()) for half in halves))
     assert torch.allclose(torch.as_tensor(total), whole.mean(), atol=1e-6)
     assert torch.allclose(torch.cat([half.values for half in halves]), whole.values, atol=1e-5)
+
+
+def test_two_queues_average_the_guided_and_the_free_loss() -> None:
+    w = world(3)
+    method = MeanShift(k=3, constraint="previous", num_candidates=5)
+    guided, free = MeanShift(k=3, constraint="guide", num_candidates=5), MeanShift(k=3)
+    slow = [(a + b) / 2 for a, b in zip(slow_shift(guided, w), slow_shift(free, w), strict=True)]  # type: ignore[operator]
+    check(losses(method, w), slow)
+    assert method.remembers == "embeddings" and not method.uses_labels and not method.uses_guides
+
+
+def test_clusters_average_the_constrained_and_the_free_loss() -> None:
+    w = world(4, hidden=0.3)
+    method = MeanShift(k=3, constraint="cluster")
+    bound, free = slow_shift(MeanShift(k=3, constraint="label"), w), slow_shift(MeanShift(k=3), w)
+    assert None in bound  # without a cluster only the free half is left
+    slow = [b if a is None else (a + b) / 2 for a, b in zip(bound, free, strict=True)]  # type: ignore[operator]
+    check(losses(method, w), slow)
+    assert method.remembers == "clusters" and not method.uses_labels

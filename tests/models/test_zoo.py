@@ -19,7 +19,7 @@ def clip_for(encoder: Encoder, batch: int = 2) -> torch.Tensor:
 
 
 def test_the_zoo_holds_what_the_issue_asks_for() -> None:
-    assert {"s3d", "s3dg", "s3d_half", "s3d_tiny", "c21d_tiny", "r18", "r50", "r18_cifar"} <= set(NAMES)
+    assert {"s3d", "s3dg", "s3d_half", "s3d_tiny", "c21d_tiny", "r18", "r50", "r18_cifar", "r10_small"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -126,7 +126,9 @@ def test_operations_agree_with_torchvisions_tables() -> None:
 
 
 def test_unknown_and_repeated_names_are_errors() -> None:
-    with pytest.raises(ValueError, match=r"unknown encoder 's3dd'; choose from c21d_tiny, r18, r18_cifar, r50, s3d"):
+    with pytest.raises(
+        ValueError, match=r"unknown encoder 's3dd'; choose from c21d_tiny, r10_small, r18, r18_cifar, r50, s3d"
+    ):
         create_encoder("s3dd")
     with pytest.raises(ValueError, match="'s3d' is registered twice"):
         register("s3d", usual_input=(1, 1, 1), summary="again")(encoder_entry("s3d").build)

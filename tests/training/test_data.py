@@ -1,4 +1,4 @@
-"""The data of a run: hidden labels, views of chosen modalities, batches for several processes."""
+"""The data of a run: views of chosen modalities, batches for several processes."""
 
 from pathlib import Path
 
@@ -7,32 +7,14 @@ import torch
 
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.manifest import ClipRecord
-from covid_cmsf.training.data import hide_labels, make_loader, open_data
+from covid_cmsf.training.data import make_loader, open_data
 from covid_cmsf.training.processes import Processes
 from covid_cmsf.views.batch import Sample
 from covid_cmsf.views.dataset import Key, ViewDataset
 from covid_cmsf.views.settings import ViewSettings
 from tests.training.runs import settings
 
-LABELS = [0] * 10 + [1] * 4 + [2] * 1 + [-1] * 3
 CPU = torch.device("cpu")
-
-
-def records(labels: list[int]) -> list[ClipRecord]:
-    return [ClipRecord(f"v{n}", f"s{n}", "", label, 20, 19, 25.0, 64, 48, "") for n, label in enumerate(labels)]
-
-
-@pytest.mark.parametrize("share", [0.01, 0.25, 0.5, 1.0])
-def test_a_share_of_every_class_keeps_its_labels(share: float) -> None:
-    seen = hide_labels(records(LABELS), share=share, seed=0).tolist()
-    assert all(given in (true, -1) for given, true in zip(seen, LABELS, strict=True))
-    for label, count in ((0, 10), (1, 4), (2, 1)):
-        assert seen.count(label) == max(1, round(share * count))
-
-
-def test_hidden_labels_are_the_same_for_a_seed_and_others_for_another() -> None:
-    first, again, other = (hide_labels(records(LABELS), share=0.5, seed=seed).tolist() for seed in (1, 1, 2))
-    assert first == again != other
 
 
 def test_all_labels_are_given_by_default(clips: Path) -> None:

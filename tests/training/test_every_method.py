@@ -20,6 +20,8 @@ BANK = {"bank_rows", "bank_age", "embedding_std", "effective_rank", "ema_momentu
 # method: what else it tells
 METHODS: dict[str, set[str]] = {
     "cmsf": BANK | {"purity", "purity_candidates", "agreement"},
+    "cmsf_2q": BANK | {"purity", "purity_candidates", "agreement"},
+    "cmsf_km": BANK | {"purity"},
     "msf": BANK,
     "byol_asym": BANK,
     "infonce": BANK | {"own_key_first"},

@@ -30,6 +30,8 @@ def cases(flow_weights: Path) -> dict[str, dict[str, Any]]:
             "method": {"name": "cmsf", "bank_rows": 16, "k": 2, "num_candidates": 4, "ema_schedule": "cosine"},
             "guides": [{**guide, "cache": "views", "cached_views": 2, "centre": True}],
         },
+        "two_queues": {"method": {"name": "cmsf_2q", "bank_rows": 16, "k": 2, "num_candidates": 4}},
+        "clusters": {"method": {"name": "cmsf_km", "bank_rows": 16, "k": 2, "num_clusters": 5}},
         "coclr_live_guide_drop_self": {
             "method": {"name": "coclr", "bank_rows": 8, "top_k": 2, "drop_self": 0.5},
             "guides": [guide],

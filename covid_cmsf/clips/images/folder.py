@@ -1,0 +1,70 @@
+"""Folders of images: `train/<class>/<image>` and `val/<class>/<image>` (or `test/`), as ImageNet is unpacked."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from covid_cmsf.clips.images.images import Images, image_record, our_parts
+from covid_cmsf.clips.manifest import ClipRecord
+
+SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}  # torchvision's ImageFolder
+
+
+def is_image_folder(path: Path) -> bool:
+    """Whether there is a `train` folder with an image in a folder of a class."""
+    train = path / "train"
+    if not train.is_dir():
+        return False
+    return next((True for name in _folders(train) for _ in _images(train / name)), False)
+
+
+class ImageFolder(Images):
+    """Images in folders of classes. Classes are numbered by name, in the order of torchvision's ImageFolder."""
+
+    def __init__(self, path: Path, records: list[ClipRecord], folders: dict[str, str]) -> None:
+        super().__init__(records)
+        self.path, self._folders = path, folders  # {our name of a part: the folder's}
+
+    @classmethod
+    def open(cls, path: Path) -> "ImageFolder":
+        """Lists the files; none is opened."""
+        parts = our_parts(_folders(path))
+        if "train" not in parts.values():
+            raise ValueError(f"{path} has no folder train, with a folder for each class in it")
+        classes = sorted({name for part in parts for name in _folders(path / part)})
+        labels = {name: label for label, name in enumerate(classes)}
+        records = [
+            image_record(ours, f"{name}/{file}", label=labels[name], class_name=name)
+            for theirs, ours in sorted(parts.items(), key=lambda pair: ("train", "val", "test").index(pair[1]))
+            for name in _folders(path / theirs)
+            for file in _images(path / theirs / name)
+        ]
+        if not records:
+            raise ValueError(f"no images in the folders of classes below {path}")
+        return cls(path, records, {ours: theirs for theirs, ours in parts.items()})
+
+    def picture(self, record: ClipRecord) -> NDArray[np.uint8]:
+        """As PIL decodes it, in RGB whatever the file has."""
+        part, _, rest = record.video_id.partition("/")
+        path = self.path / self._folders[part] / rest
+        try:
+            with Image.open(path) as image:
+                return np.asarray(image.convert("RGB"))
+        except (UnidentifiedImageError, SyntaxError) as error:  # PIL raises SyntaxError at some broken files
+            raise ValueError(f"{path} is not a readable image: {error}") from None
+
+
+def _folders(path: Path) -> list[str]:
+    with os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+def _images(path: Path) -> Iterator[str]:
+    for root, folders, files in os.walk(path):
+        folders.sort()
+        below = Path(root).relative_to(path)
+        yield from ((below / name).as_posix() for name in sorted(files) if Path(name).suffix.lower() in SUFFIXES)

@@ -1,0 +1,178 @@
+"""Sets of images are clips of one frame: folders, IDX files, sets of torchvision, and their addresses."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from PIL import Image
+
+from covid_cmsf.clips import open_clips
+from covid_cmsf.clips.images.address import is_image_address, parse_address
+from covid_cmsf.clips.images.classes import CMC100, class_list
+from tests.pictures import make_idx_folder, make_image_folder, picture, write_idx
+
+FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # Debian's package dataset-fashion-mnist
+
+
+def test_a_folder_of_images_reads_like_torchvisions(tmp_path: Path) -> None:
+    root = make_image_folder(tmp_path / "set")
+    images = open_clips(root)
+    peer = torchvision.datasets.ImageFolder(str(root / "train"))
+    train = images.select("1", "train")
+    assert [record.label for record in train] == peer.targets and len(images.select("1", "test")) == 9
+    for record, (expected, _) in zip(train, peer, strict=True):
+        found = images.read_codes(record, "rgb", [0, 0])
+        assert found.dtype == torch.uint8 and found.shape == (2, 3, 20, 20)
+        assert np.array_equal(found[1].permute(1, 2, 0).numpy(), np.asarray(expected))
+    assert images.still and images.modalities == ("rgb",)
+    assert train[0].video_id == "train/class0/train_0_0.png" and train[0].class_name == "class0"
+
+
+def test_val_beside_test_stays_val(tmp_path: Path) -> None:
+    root = make_image_folder(tmp_path / "set", test_name="test")
+    (root / "train").rename(root / "val")
+    make_image_folder(tmp_path / "other")
+    (tmp_path / "other" / "train").rename(root / "train")
+    images = open_clips(root)
+    assert {part: len(images.select("1", part)) for part in ("train", "val", "test")} == {
+        "train": 24,
+        "val": 24,
+        "test": 9,
+    }
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_idx_files_are_read(tmp_path: Path, suffix: str) -> None:
+    images = open_clips(make_idx_folder(tmp_path / "idx", suffix=suffix))
+    train = images.select("1", "train")
+    assert [record.label for record in train[:4]] == [0, 1, 2, 0] and len(images.select("1", "test")) == 9
+    found = images.read_codes(train[4], "rgb", [0])
+    assert np.array_equal(found[0, 2].numpy(), picture(1, 4)[..., 0]) and torch.equal(found[0, 0], found[0, 2])
+
+
+def test_damaged_idx_files_are_named(tmp_path: Path) -> None:
+    root = make_idx_folder(tmp_path / "idx", suffix="")
+    path = root / "train-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ValueError, match="train-images.*cut short"):
+        open_clips(root)
+    path.write_bytes(b"GIF89a")
+    with pytest.raises(ValueError, match="not an IDX file"):
+        open_clips(root)
+    write_idx(path, np.zeros((3, 4, 4), np.uint8))
+    with pytest.raises(ValueError, match="labels"):
+        open_clips(root)
+    (root / "t10k-labels-idx1-ubyte").unlink()
+    write_idx(path, np.zeros((24, 4, 4), np.uint8))
+    with pytest.raises(FileNotFoundError, match="t10k-labels"):
+        open_clips(root)
+
+
+def test_torchvision_sets_open_by_name(tmp_path: Path) -> None:
+    root = make_idx_folder(tmp_path / "FashionMNIST" / "raw", suffix="")
+    images = open_clips(f"torchvision:FashionMNIST?root={tmp_path}")
+    again = open_clips(root)
+    assert [r.label for r in images.records] == [r.label for r in again.records]
+    assert images.records[0].class_name == "T-shirt/top"
+    one, other = (c.read_codes(c.records[7], "rgb", [0]) for c in (images, again))
+    assert torch.equal(one, other)
+
+
+def test_missing_sets_say_where_they_were_sought(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"CIFAR10.*download=true"):
+        open_clips(f"torchvision:CIFAR10?root={tmp_path}")
+    with pytest.raises(FileNotFoundError, match="DTD"):
+        open_clips(f"torchvision:DTD?root={tmp_path}")
+    with pytest.raises(ValueError, match="no image set 'CIFAR11'; for example CIFAR10"):
+        open_clips(f"torchvision:CIFAR11?root={tmp_path}")
+    with pytest.raises(ValueError, match=r"say where its files are"):
+        open_clips("torchvision:CIFAR10")
+    with pytest.raises(FileNotFoundError, match="no images at"):
+        open_clips(f"{tmp_path}/nowhere?per_class=3")
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("/x?clases=a", "unknown option 'clases'; there are classes, per_class"),
+        ("/x?root=a", "unknown option 'root'"),
+        ("torchvision:X?rot=a", "there are root, download"),
+    ],
+)
+def test_typos_in_addresses_are_errors(address: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_address(address)
+
+
+def test_bad_values_in_addresses_are_errors(tmp_path: Path) -> None:
+    root = make_idx_folder(tmp_path / "idx")
+    with pytest.raises(ValueError, match="per_class = 'many'"):
+        open_clips(f"{root}?per_class=many")
+    with pytest.raises(ValueError, match="download = 'yes'"):
+        open_clips(f"torchvision:FashionMNIST?root={root}&download=yes")
+
+
+def test_ordinary_clips_are_no_images(tmp_path: Path) -> None:
+    assert not is_image_address(str(tmp_path)) and not is_image_address(str(tmp_path / "nothing"))
+
+
+def test_classes_and_counts_can_be_chosen(tmp_path: Path) -> None:
+    root = make_image_folder(tmp_path / "set", classes=4)
+    (tmp_path / "list.txt").write_text("class3\nclass1\n")
+    images = open_clips(f"{root}?classes={tmp_path / 'list.txt'}&per_class=2")
+    assert {(r.class_name, r.label) for r in images.records} == {("class1", 0), ("class3", 1)}
+    assert len(images.select("1", "train")) == 4 and len(images.select("1", "test")) == 6
+    with pytest.raises(FileNotFoundError, match="cmc100, official100"):
+        open_clips(f"{root}?classes=cmc10")
+    with pytest.raises(ValueError, match="100 classes that are not there"):
+        open_clips(f"{root}?classes=cmc100")
+
+
+def test_the_two_imagenet_100_share_ten_classes() -> None:
+    """The official code's draw and CMC's list, on ImageNet's classes: only facts that can be recomputed here."""
+    assert len(set(CMC100)) == 100
+    there = sorted({*CMC100, *(f"n9{i:07d}" for i in range(900))})
+    picked = class_list("official100", there)
+    numbers = np.random.RandomState(1234).permutation(1000)[:100]
+    assert picked == sorted(there[i] for i in numbers) and len(set(picked)) == 100
+    with pytest.raises(ValueError, match="1000 classes; here are 3"):
+        class_list("official100", ["a", "b", "c"])
+
+
+def test_broken_images_are_errors_with_their_path(tmp_path: Path) -> None:
+    root = make_image_folder(tmp_path / "set")
+    broken = root / "train" / "class1" / "train_1_0.png"
+    broken.write_bytes(b"no picture")
+    images = open_clips(root)
+    record = next(r for r in images.records if r.video_id.endswith("train_1_0.png"))
+    with pytest.raises(ValueError, match=r"train_1_0.png is not a readable image"):
+        images.read_codes(record, "rgb", [0])
+
+
+def test_grey_and_transparent_files_become_rgb(tmp_path: Path) -> None:
+    root = make_image_folder(tmp_path / "set")
+    Image.fromarray(np.full((9, 7), 100, np.uint8)).save(root / "train" / "class0" / "a.png")
+    Image.fromarray(np.full((9, 7, 4), 200, np.uint8)).save(root / "train" / "class0" / "b.png")
+    images = open_clips(root)
+    for name in ("a", "b"):
+        record = next(r for r in images.records if r.video_id.endswith(f"{name}.png"))
+        assert images.read_codes(record, "rgb", [0]).shape == (1, 3, 9, 7)
+
+
+def test_images_travel_to_worker_processes(tmp_path: Path) -> None:
+    for address in (make_image_folder(tmp_path / "a"), make_idx_folder(tmp_path / "b")):
+        images = open_clips(address)
+        there = pickle.loads(pickle.dumps(images))
+        record = images.records[3]
+        assert torch.equal(there.read_codes(record, "rgb", [0]), images.read_codes(record, "rgb", [0]))
+
+
+@pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason="the Debian package dataset-fashion-mnist is not installed")
+def test_fashion_mnist_is_whole() -> None:
+    images = open_clips(FASHION_MNIST)
+    assert len(images.select("1", "train")) == 60000 and len(images.select("1", "test")) == 10000
+    assert np.bincount([r.label for r in images.records]).tolist() == [7000] * 10
+    assert images.read_codes(images.records[0], "rgb", [0]).shape == (1, 3, 28, 28)
