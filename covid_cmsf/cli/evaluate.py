@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from covid_cmsf.cli import evaluate_clips
+from covid_cmsf.cli import evaluate_clips, transfer
 from covid_cmsf.cli.evaluate_clips import ALLOW, JSON, QUERY, VAL_SHARE, show, train_on_clips
 from covid_cmsf.cli.extract import (
     DEVICE,
@@ -67,14 +67,15 @@ def linear(
         ..., help="A features file; or, with CLIPS, a checkpoint: then the probe learns from augmented clips."
     ),
     clips: Path | None = typer.Argument(None, help="Clips, to learn from augmented clips with a frozen encoder."),
+    probe: str = typer.Option("protocol", "--probe", help="protocol, or compress: the probe of MSF and CMSF (images)."),
     gallery: str = GALLERY,
     query: str = QUERY,
     allow_shared_sources: bool = ALLOW,
     val_share: float = VAL_SHARE,
-    epochs: int | None = typer.Option(None, min=1, help="With CLIPS: instead of 100."),
-    batch_size: int | None = typer.Option(None, min=2, help="With CLIPS: instead of 32."),
-    lr: float | None = typer.Option(None, help="With CLIPS: instead of 0.1."),
-    weight_decay: float | None = typer.Option(None, help="With CLIPS: instead of 0.001."),
+    epochs: int | None = typer.Option(None, min=1, help="With CLIPS: instead of 100 (compress: 40)."),
+    batch_size: int | None = typer.Option(None, min=2, help="With CLIPS: instead of 32 (256)."),
+    lr: float | None = typer.Option(None, help="With CLIPS: instead of 0.1 (0.01)."),
+    weight_decay: float | None = typer.Option(None, help="With CLIPS: instead of 0.001 (0.0001)."),
     crops: int | None = typer.Option(None, help="With CLIPS: 1, 5 or 10 at test; 10 when left out."),
     part: str | None = PART,
     modality: str | None = MODALITY,
@@ -94,11 +95,16 @@ def linear(
     """Linear probe on features (logistic regression), or on augmented clips with a frozen encoder."""
     changes = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "num_crops": crops}
     shown = {"modality": modality, "length": length, "size": size, "stride": stride, "num_windows": windows}
+    from covid_cmsf.evaluation.linear import PROBES, evaluate_linear
+
     if clips is not None:
         if gallery != "train":
             raise ValueError("on clips the part to learn from follows from --query; leave --gallery out")
+        if probe not in PROBES:
+            raise ValueError(f"unknown probe {probe!r}; choose from {', '.join(PROBES)}")
+        mode, held_out = ("compress", {}) if probe == "compress" else ("linear", {"val_share": val_share})
         train_on_clips(
-            "linear", features, clips, {**changes, "val_share": val_share}, {**shown, "protocol": protocol or "clean"},
+            mode, features, clips, {**changes, **held_out}, {**shown, "protocol": protocol or "clean"},
             part=part, random=None, query=query, allow_shared_sources=allow_shared_sources, split=split,
             workers=workers, device=device, seed=seed, force=force, out=out, as_json=as_json,
         )  # fmt: skip
@@ -107,7 +113,6 @@ def linear(
     if said := [name.removeprefix("num_") for name, value in unused.items() if value is not None]:
         raise ValueError(f"--{said[0].replace('_', '-')} goes with CLIPS; a features file has it settled already")
     from covid_cmsf.evaluation.features import load_features
-    from covid_cmsf.evaluation.linear import evaluate_linear
     from covid_cmsf.evaluation.tables import linear_table
 
     loaded = load_features(features)
@@ -118,6 +123,7 @@ def linear(
         allow_shared_sources=allow_shared_sources,
         val_share=val_share,
         seed=seed,
+        probe=probe,
     )
     show("linear", result, linear_table(result), out, as_json)
     report_set_aside(loaded.set_aside)
@@ -157,6 +163,7 @@ def knn(
 
 
 app.command()(evaluate_clips.finetune)
+app.command()(transfer.transfer)
 
 
 @app.command()

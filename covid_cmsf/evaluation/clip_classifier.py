@@ -33,6 +33,7 @@ class ClipClassifier(nn.Module):
             dropout=recipe.dropout,
             normalise=recipe.normalise,
             batch_norm=recipe.batch_norm,
+            standardise=recipe.standardise,
         )
 
     def forward(self, clip: Tensor) -> Tensor:

@@ -34,6 +34,27 @@ def class_probabilities(
     on_video: Callable[[], None] = lambda: None,
 ) -> VideoAnswers:
     """The network's opinion of every video."""
+    outputs, owners, faults = shown_to(
+        network, data, num_workers=num_workers, device=device, precision=precision, on_video=on_video
+    )
+    numbers = sorted(set(owners))
+    place = {number: row for row, number in enumerate(numbers)}
+    rows = torch.tensor([place[number] for number in owners])
+    answers = outputs.softmax(1).double()
+    sums = torch.zeros(len(numbers), answers.shape[1], dtype=torch.float64).index_add_(0, rows, answers)
+    return VideoAnswers((sums / rows.bincount()[:, None]).float(), numbers, faults)
+
+
+def shown_to(
+    network: nn.Module,
+    data: ShownVideos,
+    *,
+    num_workers: int,
+    device: torch.device,
+    precision: str = "fp32",
+    on_video: Callable[[], None] = lambda: None,
+) -> tuple[Tensor, list[int], dict[int, str]]:
+    """What the network gives for every window and crop (W, ...), the number of each one's video, and faults."""
     owners: list[int] = []
     faults: dict[int, str] = {}
 
@@ -50,12 +71,7 @@ def class_probabilities(
     stream = views()
     while batch := list(islice(stream, BATCH_SIZE)):
         with torch.inference_mode(), autocast(precision, device):
-            found.append(network(torch.stack(batch)).float().softmax(1).cpu())
+            found.append(network(torch.stack(batch)).float().cpu())
     if not found:
         raise ValueError(f"none of {len(data)} videos could be read; the first: {next(iter(faults.values()), '')}")
-    numbers = sorted(set(owners))
-    place = {number: row for row, number in enumerate(numbers)}
-    rows = torch.tensor([place[number] for number in owners])
-    answers = torch.cat(found).double()
-    sums = torch.zeros(len(numbers), answers.shape[1], dtype=torch.float64).index_add_(0, rows, answers)
-    return VideoAnswers((sums / rows.bincount()[:, None]).float(), numbers, faults)
+    return torch.cat(found), owners, faults

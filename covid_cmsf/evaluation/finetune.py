@@ -16,8 +16,9 @@ from torch import Tensor
 from covid_cmsf import __version__
 from covid_cmsf.clips.interface import Clips
 from covid_cmsf.evaluation.clip_classifier import build_classifier
-from covid_cmsf.evaluation.clip_testing import class_probabilities
+from covid_cmsf.evaluation.clip_testing import class_probabilities, shown_to
 from covid_cmsf.evaluation.clip_training import BEST, LAST, ClipTraining
+from covid_cmsf.evaluation.compress_probe import feature_statistics
 from covid_cmsf.evaluation.identity import clips_sha256, fingerprint
 from covid_cmsf.evaluation.labelled_clips import LabelledClips
 from covid_cmsf.evaluation.parts import VAL_SHARE, fit_and_val, part_rows
@@ -95,11 +96,23 @@ def train_and_test(
     if replace:
         for name in (LAST, BEST, PROBABILITIES):
             (folder / name).unlink(missing_ok=True)
+    network = build_classifier(subject, len(videos.class_names), recipe).to(device)
+    if recipe.standardise:
+        fit = _shown(clips, listed, parts.fit, showing, 1)
+        assert fit is not None
+        rows, _, _ = shown_to(network.encoder, fit, num_workers=num_workers, device=device)
+        network.classifier.standardise_by_(*feature_statistics(rows))
     training = ClipTraining(
-        build_classifier(subject, len(videos.class_names), recipe),
+        network,
         _card(subject.card, showing, recipe),
         recipe,
-        LabelledClips(clips, [listed.records[i] for i in parts.fit], showing, seed=recipe.seed),
+        LabelledClips(
+            clips,
+            [listed.records[i] for i in parts.fit],
+            showing,
+            seed=recipe.seed,
+            augmentation=recipe.augmentation,
+        ),
         _shown(clips, listed, parts.val, showing.model_copy(update={"protocol": "clean", "num_windows": 1}), 1),
         folder,
         fingerprint=about["fingerprint"],

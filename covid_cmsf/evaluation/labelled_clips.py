@@ -36,10 +36,18 @@ class LabelledClip:
 class LabelledClips(Dataset[LabelledClip]):
     """Key -> clip. Everything random follows from seed and key."""
 
-    def __init__(self, clips: Clips, records: Sequence[ClipRecord], showing: Showing, *, seed: int) -> None:
+    def __init__(
+        self,
+        clips: Clips,
+        records: Sequence[ClipRecord],
+        showing: Showing,
+        *,
+        seed: int,
+        augmentation: str = "coclr",
+    ) -> None:
         self.clips, self.records, self.showing, self.seed = clips, records, showing, seed
         self.modality = showing.chosen()
-        self.augmentation = training_augmentation(showing.size)
+        self.augmentation = training_augmentation(augmentation, showing.size)
 
     def __len__(self) -> int:
         return len(self.records)

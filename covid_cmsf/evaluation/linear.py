@@ -1,7 +1,8 @@
 """Linear probe on features: how well does a linear classifier on the frozen encoder tell the classes apart?
 
 `clean` fits logistic regression to its optimum; how strongly weights are penalised is chosen on a validation part of
-the training sources. `coclr` repeats the recipe of Han et al. (see `coclr_probe`).
+the training sources. `coclr` repeats the recipe of Han et al. (see `coclr_probe`), and the probe `compress` that of
+MSF and CMSF for images (see `compress_probe`).
 """
 
 # N videos, D feature, C classes
@@ -13,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from covid_cmsf.evaluation.coclr_probe import train_coclr_probe
+from covid_cmsf.evaluation.compress_probe import train_compress_probe
 from covid_cmsf.evaluation.features import Features
 from covid_cmsf.evaluation.logistic import Logistic, fit_logistic
 from covid_cmsf.evaluation.parts import VAL_SHARE, fit_and_val
@@ -22,6 +24,7 @@ from covid_cmsf.evaluation.videos import Videos
 
 PENALTIES = tuple(10 ** (exponent / 2) for exponent in range(2, -9, -1))  # 10 to 1e-4
 EPSILON = 1e-5  # added to variances, as batch norm does
+PROBES = ("protocol", "compress")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class LinearResult:
     best_on_test: float | None = None  # largest test accuracy of any epoch: chosen by looking at the test set
     best_epoch: int | None = None
     num_shared_sources: int = 0
+    probe: str = "protocol"  # that of the protocol, or compress
     features: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -58,21 +62,25 @@ def evaluate_linear(
     val_share: float = VAL_SHARE,
     seed: int = 0,
     penalties: Sequence[float] = PENALTIES,
+    probe: str = "protocol",
 ) -> LinearResult:
     """Top-1, top-5, by class and the confusion matrix of a probe that learned on `gallery`, tested on `query`."""
     pair = parts_for_retrieval(
         features.videos, gallery, query, allow_shared_sources=allow_shared_sources, val_share=val_share, seed=seed
     )
-    probe = train_probe(features, *pair, val_share=val_share, seed=seed, penalties=penalties)
+    if probe not in PROBES:
+        raise ValueError(f"unknown probe {probe!r}; choose from {', '.join(PROBES)}")
+    trained = train_probe(features, *pair, val_share=val_share, seed=seed, penalties=penalties, probe=probe)
     return LinearResult(
         protocol=features.protocol,
         gallery=gallery,
         query=query,
         num_gallery=len(pair[0]),
-        scores=score(probe.probabilities, features.videos.take(pair[1]), seed=seed),
+        scores=score(trained.probabilities, features.videos.take(pair[1]), seed=seed),
         num_shared_sources=len(shared_sources(features.videos, *pair)),
         features=[features.summary()],
-        **probe.facts,
+        probe=probe,
+        **trained.facts,
     )
 
 
@@ -84,10 +92,13 @@ def train_probe(
     val_share: float = VAL_SHARE,
     seed: int = 0,
     penalties: Sequence[float] = PENALTIES,
+    probe: str = "protocol",
 ) -> Probe:
-    """Learns on the rows `learn` by the features' protocol; the answers are for the rows `test`."""
+    """Learns on the rows `learn` by the features' protocol or by CompRess's; the answers are for the rows `test`."""
     rows, videos = features.features, features.videos
     num_classes = len(videos.class_names)
+    if probe == "compress":
+        return Probe(train_compress_probe(rows[learn], videos.labels[learn], rows[test], num_classes, seed=seed), {})
     if features.protocol == "coclr":
         labels = videos.labels
         trained = train_coclr_probe(rows[learn], labels[learn], rows[test], labels[test], num_classes, seed=seed)

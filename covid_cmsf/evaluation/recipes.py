@@ -1,4 +1,5 @@
-"""How a classifier is trained on clips: the recipes of Han et al. (2020) for linear probe and fine-tuning."""
+"""How a classifier is trained on clips: the recipes of Han et al. (2020) for linear probe and fine-tuning, and that of
+CompRess (Koohpayegani et al. 2020) for a linear probe on images."""
 
 from typing import Literal, get_args
 
@@ -6,9 +7,9 @@ from pydantic import Field
 
 from covid_cmsf.config import Settings, validate
 from covid_cmsf.evaluation.parts import VAL_SHARE
-from covid_cmsf.views.augmentation import Augmentation
+from covid_cmsf.views.augmentation import Augmentation, preset
 
-Mode = Literal["linear", "finetune", "scratch"]
+Mode = Literal["linear", "finetune", "scratch", "compress"]
 
 
 class Recipe(Settings):
@@ -24,7 +25,9 @@ class Recipe(Settings):
     drops: tuple[float, ...] = Field(description="shares of the training after which the rate is divided by 10")
     dropout: float = Field(default=0.0, ge=0, lt=1)
     normalise: bool = Field(default=False, description="features are scaled to unit length")
-    batch_norm: bool = Field(default=False, description="then standardised")
+    batch_norm: bool = Field(default=False, description="then standardised, batch by batch")
+    standardise: bool = Field(default=False, description="or by fixed statistics of the training part")
+    augmentation: Literal["coclr", "std"] = Field(default="coclr", description="std: crop and flip, for images")
     val_share: float = Field(default=VAL_SHARE, ge=0, lt=1, description="of the training sources; 0: last epoch")
     num_crops: Literal[1, 5, 10] = Field(default=10, description="at test")
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -49,6 +52,21 @@ RECIPES: dict[str, Recipe] = {
         normalise=True,
         batch_norm=True,
     ),
+    "compress": Recipe(
+        mode="compress",
+        epochs=40,
+        batch_size=256,
+        optimiser="sgd",
+        lr=0.01,
+        backbone_factor=0,
+        weight_decay=1e-4,
+        drops=(15 / 40, 30 / 40),
+        normalise=True,
+        standardise=True,
+        augmentation="std",
+        val_share=0,
+        num_crops=1,
+    ),
     "finetune": FINETUNE,
     "scratch": FINETUNE.model_copy(update={"mode": "scratch", "backbone_factor": 1.0}),
 }
@@ -62,6 +80,11 @@ def recipe(mode: str, **changes: object) -> Recipe:
     return validate(Recipe, {**RECIPES[mode].model_dump(), **said}, place=f"recipe {mode}")
 
 
-def training_augmentation(size: int) -> Augmentation:
-    """Crop, flip, and colours of three clips in ten; flow is never coloured (`views.making` sees to that)."""
+def training_augmentation(name: str, size: int) -> Augmentation:
+    """`coclr`: crop, flip, and colours of three clips in ten; flow is never coloured (`views.making` sees to that).
+
+    `std`: crop and flip of PyTorch's ImageNet example.
+    """
+    if name == "std":
+        return preset("std", "image", size=size)
     return Augmentation(size=size, scale=(0.2, 1.0), jitter=0.3)

@@ -8,6 +8,7 @@ CMSF code (`0`, `1`, `3` with batch norm) and of MoCo v2 (`0`, `2` without).
 
 from itertools import pairwise
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -55,12 +56,28 @@ def coclr_layout(num_features: int, *, embedding_size: int = 128) -> HeadLayout:
     return HeadLayout(sizes=(num_features, num_features, embedding_size))
 
 
+class Standardise(nn.Module):
+    """(B, D) minus a fixed mean, over a fixed deviation. They are set once, and are part of the state."""
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("variance", torch.ones(size))
+
+    def forward(self, feature: Tensor) -> Tensor:
+        """With the epsilon of the official code inside the root."""
+        return (feature - self.mean) / (self.variance + 1e-5).sqrt()
+
+
 class Classifier(nn.Module):
     """Features (B, D) -> class scores (B, num_classes).
 
     `normalise` scales each feature to unit length first, `batch_norm` then standardises each dimension:
-    CoCLR's linear probe has both, its fine-tuning has neither but a dropout of 0.9.
-    `hidden` puts one layer with a ReLU before the last.
+    CoCLR's linear probe has both, its fine-tuning has neither but a dropout of 0.9. `standardise` does it by fixed
+    statistics instead (`standardise_by_`), as CompRess does. `hidden` puts one layer with a ReLU before the last.
     """
 
     def __init__(
@@ -72,10 +89,14 @@ class Classifier(nn.Module):
         dropout: float = 0.0,
         normalise: bool = False,
         batch_norm: bool = False,
+        standardise: bool = False,
     ) -> None:
         super().__init__()
+        assert not (batch_norm and standardise)
         self.normalise = normalise
-        self.norm = nn.BatchNorm1d(num_features) if batch_norm else nn.Identity()
+        self.norm: nn.Module = nn.BatchNorm1d(num_features) if batch_norm else nn.Identity()
+        if standardise:
+            self.norm = Standardise(num_features)
         self.dropout = nn.Dropout(dropout)
         inner = () if hidden is None else (hidden,)
         self.mlp = MLP(HeadLayout(sizes=(num_features, *inner, num_classes)))
@@ -89,3 +110,10 @@ class Classifier(nn.Module):
         if self.normalise:
             feature = nn.functional.normalize(feature, dim=1)
         return self.mlp(self.dropout(self.norm(feature)))
+
+    @torch.no_grad()
+    def standardise_by_(self, mean: Tensor, variance: Tensor) -> None:
+        """Statistics (D,) of features as this classifier sees them, after scaling to unit length."""
+        assert isinstance(self.norm, Standardise)
+        self.norm.mean.copy_(mean)
+        self.norm.variance.copy_(variance)
