@@ -3,7 +3,7 @@
 import typer
 
 from covid_cmsf import __version__, boundary
-from covid_cmsf.cli import clips, cotrain, doctor, evaluate, extract, labels, models, train, views, weights
+from covid_cmsf.cli import clips, cotrain, doctor, evaluate, extract, figures, labels, models, train, views, weights
 from preprocess.command import preprocess
 from preprocess.demo_videos.command import demo_videos
 
@@ -42,6 +42,7 @@ app.command("cotrain")(cotrain.cotrain)
 app.command("replay")(train.replay)
 app.command("extract")(extract.extract)
 app.add_typer(evaluate.app, name="evaluate")
+app.add_typer(figures.app, name="figures")
 app.command("doctor")(doctor.doctor)
 
 

@@ -20,6 +20,7 @@ class Published(Settings):
 
     r1: float | None = None
     linear: float | None = None
+    transfer: float | None = Field(default=None, description="mean over ten data sets (images)")
 
 
 class StageSettings(Settings):
@@ -79,6 +80,7 @@ class EvaluationSettings(Settings):
     gallery: str = "train"
     query: str = "test"
     windows: int | None = Field(default=None, ge=1, description="clips of a video; None: the protocol's choice")
+    probe: Literal["protocol", "compress"] = Field(default="protocol", description="linear: compress is for images")
 
 
 class PlanSettings(Settings):

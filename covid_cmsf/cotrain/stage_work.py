@@ -93,7 +93,7 @@ def measure(stage: Stage, runtime: RuntimeSettings) -> dict[str, Any]:
         replace=True,
     )
     retrieval = evaluate_retrieval(features, gallery=evaluation.gallery, query=evaluation.query)
-    linear = evaluate_linear(features, gallery=evaluation.gallery, query=evaluation.query)
+    linear = evaluate_linear(features, gallery=evaluation.gallery, query=evaluation.query, probe=evaluation.probe)
     _write_json(stage.folder / "retrieval.json", asdict(retrieval))
     _write_json(stage.folder / "linear.json", asdict(linear))
     labels = features.videos.labels[features.videos.labels >= 0]

@@ -21,6 +21,13 @@ WIDE = 100  # columns of a terminal
 COLUMNS = ("index", "stage", "model", "modality", "init", "constraint", "epochs", "r1", "linear", "seconds")
 HEADS = ("Index", "Stage", "Model", "Modality", "Init", "Constraint", "Epochs", "R@1", "Linear", "Time")
 
+SOMETIMES = {
+    "transfer": "Transfer",
+    "published_r1": "R@1 paper",
+    "published_linear": "Linear paper",
+    "published_transfer": "Transfer paper",
+}
+
 
 def rows_of(stages: Sequence[Stage], *, chance: bool = False) -> list[Row]:
     """One row a stage, finished or not; percentages, None where there is no result yet. `chance` is a row before."""
@@ -59,9 +66,17 @@ def _row(stage: Stage, index: dict[str, str]) -> Row:
         "r1_interval": result.get("r1_interval"),
         "published_r1": chosen.published.r1,
         "published_linear": chosen.published.linear,
+        "transfer": _transfer(stage),
+        "published_transfer": chosen.published.transfer,
         "effective_rank": result.get("effective_rank"),
         "protocol": stage.evaluation.protocol,
     }
+
+
+def _transfer(stage: Stage) -> float | None:
+    """The mean of `covid-cmsf evaluate transfer`, where that was run into the stage's folder `transfer`."""
+    path = stage.folder / "transfer" / "result.json"
+    return float(json.loads(path.read_text(encoding="utf-8"))["mean"]) if path.is_file() else None
 
 
 def model_words(stage: Stage) -> str:
@@ -89,7 +104,7 @@ def over_seeds(tables: Sequence[list[Row]]) -> list[Row]:
     rows = []
     for same in zip(*tables, strict=True):
         row = dict(same[0])
-        for name in ("r1", "linear", "seconds", "effective_rank"):
+        for name in ("r1", "linear", "transfer", "seconds", "effective_rank"):
             values = [one[name] for one in same if one[name] is not None]
             row[name] = statistics.mean(values) if values else None
             row[f"{name}_sd"] = statistics.stdev(values) if len(values) > 1 else None
@@ -135,22 +150,20 @@ def screen_table(rows: list[Row], title: str, *, width: int = 120) -> Table:
 
 
 def _heads(rows: list[Row]) -> list[str]:
-    published = any(row["published_r1"] is not None for row in rows)
-    return [*HEADS, *(["R@1 paper", "Linear paper"] if published else [])]
+    """Columns that no row has anything for are left out, of those that only some tables have."""
+    return [*HEADS, *(head for name, head in SOMETIMES.items() if any(row.get(name) is not None for row in rows))]
 
 
 def _cells(row: Row, heads: list[str]) -> list[str]:
-    cells = [_words(row, name) for name in COLUMNS]
-    if "R@1 paper" in heads:
-        cells += [_number(row["published_r1"]), _number(row["published_linear"])]
-    return cells
+    more = [_words(row, name) for name, head in SOMETIMES.items() if head in heads]
+    return [*(_words(row, name) for name in COLUMNS), *more]
 
 
 def _words(row: Row, name: str) -> str:
     value = row[name]
     if name == "seconds":
         return "" if value is None else f"{value:.0f} s"
-    if name in ("r1", "linear"):
+    if name in ("r1", "linear", *SOMETIMES):
         spread = row.get(f"{name}_sd")
         return _number(value) + ("" if spread is None else f" ± {spread:.1f}")
     return "–" if value is None else str(value)

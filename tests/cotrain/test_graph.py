@@ -6,10 +6,15 @@ from typing import Any
 import pytest
 import yaml
 
+from covid_cmsf.config import load_config, read_yaml
 from covid_cmsf.cotrain.executor import longest_chain_first
 from covid_cmsf.cotrain.graph import Stage, build_graph
+from covid_cmsf.cotrain.plan import PlanSettings
 from covid_cmsf.cotrain.run import load_plan
 from tests.cotrain.conftest import SETTINGS, START
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+PLANS = [path for path in sorted(CONFIGS.rglob("*.yaml")) if {"stages", "rounds"} & set(read_yaml(path))]
 
 
 def graph(plan: Path, *overrides: str, out: str = "out", seed: int | None = None) -> dict[str, Stage]:
@@ -89,3 +94,24 @@ def test_a_stage_may_take_its_settings_from_a_file_and_the_plan_has_the_last_wor
 def test_nonsense_is_refused(tmp_path: Path, stages: list[dict[str, Any]], words: str) -> None:
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         graph(write(tmp_path / "plan.yaml", stages))
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.relative_to(CONFIGS).as_posix())
+def test_every_plan_of_ours_can_be_built(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = load_config(PlanSettings, path)
+    for stage in plan.stages:
+        if stage.weights is not None:
+            Path(stage.weights).parent.mkdir(exist_ok=True)
+            Path(stage.weights).write_bytes(b"weights")
+    stages = build_graph(plan, tmp_path / "out", place=path.parent)
+    assert stages and all(stage.clips for stage in stages)
+
+
+@pytest.mark.parametrize(("table", "rows"), [("table1", 6), ("table2", 27), ("tableA1", 5), ("noisy", 15)])
+def test_every_row_of_the_image_tables_has_its_file_and_stands_in_the_plan(table: str, rows: int) -> None:
+    folder = CONFIGS / "paper" / "images"
+    files = {path.relative_to(folder).as_posix() for path in (folder / table).glob("*.yaml")}
+    plan = load_config(PlanSettings, folder / f"{table}.yaml")
+    assert len(files) == rows and {stage.config for stage in plan.stages if stage.config} == files
+    assert all(stage.published.linear and stage.published.transfer for stage in plan.stages)

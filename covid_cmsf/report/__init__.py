@@ -1,0 +1,1 @@
+"""Room 9: runs -> something to look at."""
