@@ -1,0 +1,109 @@
+"""Several data sets, one encoder: the paper's row."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from covid_cmsf.evaluation.extraction import BATCH_SIZE, extract_features
+from covid_cmsf.evaluation.showing import Showing
+from covid_cmsf.evaluation.subjects import Subject
+from covid_cmsf.evaluation.transfer.datasets import DATASETS
+from covid_cmsf.evaluation.transfer.opening import OpenDataset
+from covid_cmsf.evaluation.transfer.probing import TransferResult, evaluate_transfer
+from covid_cmsf.evaluation.transfer.rows import check_normalising
+from covid_cmsf.evaluation.transfer.search import check_executor
+
+logger = logging.getLogger(__name__)
+Bar = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """`values`: percent of each data set, in the paper's order; `mean` is over these, as `mean_over` says."""
+
+    encoder: str
+    values: dict[str, float]
+    mean: float
+    mean_over: str
+    datasets: list[TransferResult]
+
+    @property
+    def set_aside(self) -> list[tuple[str, str, str]]:
+        """Images without a result, with their data set."""
+        return [(f"{one.dataset}: {name}", part, why) for one in self.datasets for name, part, why in one.set_aside]
+
+
+def run_benchmark(
+    subject: Subject,
+    opened: Sequence[OpenDataset],
+    folder: Path,
+    *,
+    showing: Showing,
+    normalise: str,
+    num_trials: int,
+    seed: int,
+    executor: str,
+    device: torch.device | str,
+    bar: Bar,
+    batch_size: int = BATCH_SIZE,
+    num_workers: int = 0,
+    replace: bool = False,
+) -> BenchmarkResult:
+    """Each data set in its own folder below `folder`; what is there already is not made again."""
+    check_normalising(normalise)
+    check_executor(executor)
+    for one in opened:
+        for words in one.differences:
+            logger.warning("%s: %s", one.name, words)
+    results = []
+    for one in opened:
+        place = folder / one.name
+        place.mkdir(parents=True, exist_ok=True)
+        with bar(f"{one.name}: images", len(one.images.records)) as advance:
+            features = extract_features(
+                subject, one.images, place / "features.safetensors", showing=showing, batch_size=batch_size,
+                num_workers=num_workers, device=device, replace=replace, on_video=advance,
+            )  # fmt: skip
+        with bar(f"{one.name}: trials", num_trials) as advance:
+            result = evaluate_transfer(
+                features, place, dataset=one.name, metric=one.metric, normalise=normalise, num_trials=num_trials,
+                seed=seed, executor=executor, device=device, replace=replace, differences=one.differences,
+                on_trial=advance,
+            )  # fmt: skip
+        results.append(result)
+    return summarised(subject.card.encoder, results)
+
+
+def summarised(encoder: str, results: Sequence[TransferResult]) -> BenchmarkResult:
+    """One row: the ten in the paper's order, then others, and the mean of those that were asked for."""
+    order = [*DATASETS, *(one.dataset for one in results if one.dataset not in DATASETS)]
+    results = sorted(results, key=lambda one: order.index(one.dataset))
+    values = {one.dataset: one.value for one in results}
+    return BenchmarkResult(
+        encoder=encoder,
+        values=values,
+        mean=sum(values.values()) / len(values),
+        mean_over="the ten data sets of Table A2" if list(values) == list(DATASETS) else ", ".join(values),
+        datasets=list(results),
+    )
+
+
+def benchmark_table(result: BenchmarkResult) -> RenderableType:
+    """The paper's row, then what should be known about it."""
+    columns = [DATASETS[name].column if name in DATASETS else name for name in result.values]
+    table = Table("", *map(escape, columns), "Mean", title="Transfer, percent")
+    table.add_row(result.encoder, *(f"{value:.1f}" for value in result.values.values()), f"{result.mean:.1f}")
+    classes = [name for one, name in zip(result.datasets, columns, strict=True) if one.metric == "mean_per_class"]
+    notes = [f"Mean: of {escape(result.mean_over)}"]
+    if classes:
+        notes.append(f"{escape(', '.join(classes))}: mean of the classes' accuracies; the others: top-1")
+    for one in result.datasets:
+        notes += [f"[yellow]{escape(one.dataset)}: {escape(words)}[/]" for words in one.differences]
+    return Group(table, *notes)

@@ -1,0 +1,138 @@
+"""`covid-cmsf evaluate transfer` as a user types it, on small pictures."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from optuna.distributions import IntDistribution
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from covid_cmsf import exit_codes
+from covid_cmsf.cli import app as whole
+from covid_cmsf.evaluation.features import load_features
+from covid_cmsf.evaluation.transfer import probing
+from covid_cmsf.evaluation.transfer.benchmark import summarised
+from covid_cmsf.evaluation.transfer.datasets import DATASETS
+from covid_cmsf.evaluation.transfer.probing import TransferResult
+from covid_cmsf.evaluation.transfer.study import SPACE
+from tests.evaluation.made_up import small_checkpoint
+from tests.evaluation.transfer_sets import WRITERS
+
+
+@pytest.fixture(autouse=True)
+def quick_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SPACE, "iterations", IntDistribution(1, 3, log=True))
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_checkpoint(tmp_path_factory.mktemp("w") / "w.safetensors", "frame", name="r18")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Stripes that lie or stand: a folder with train/, val/ and test/."""
+    random = np.random.default_rng(0)
+    for part, count in (("train", 6), ("val", 3), ("test", 4)):
+        for name in ("lying", "standing"):
+            for i in range(count):
+                picture = random.integers(0, 60, (40, 48, 3), dtype=np.uint8)
+                stripes = picture[::4] if name == "lying" else picture[:, ::4]
+                stripes += 150
+                path = tmp_path / "own" / part / name / f"{i}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(picture).save(path)
+    return tmp_path / "own"
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(whole.app, ["evaluate", "transfer", *map(str, words)])
+
+
+def test_from_pictures_to_the_papers_row(weights: Path, own: Path, tmp_path: Path) -> None:
+    WRITERS["dtd"](tmp_path / "data")
+    out = tmp_path / "out"
+    words = [weights, "--datasets", f"{own},dtd", "--root", tmp_path / "data", "--trials", 4, "--out", out]
+    words += ["--workers", 0, "--device", "cpu"]
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.output
+    values = json.loads(result.stdout)
+    assert list(values["values"]) == ["dtd", "own"] and values["mean_over"] == "dtd, own"
+    assert values["mean"] == pytest.approx((values["values"]["dtd"] + values["values"]["own"]) / 2)
+    assert values["values"]["own"] == 100, "stripes can be told apart"
+    assert values["datasets"][0]["differences"][0] == "train has 8 images, Table A2 has 1880"
+    assert json.loads((out / "result.json").read_text()) == values
+    assert {path.name for path in (out / "dtd").iterdir()} == {"features.safetensors", "trials.journal", "result.json"}
+    features = load_features(out / "own" / "features.safetensors")
+    assert features.about.showing.modality == "frame" and len(features.videos) == 26
+    times = {path: path.stat().st_mtime_ns for path in out.glob("*/*")}
+    table = run(*words)
+    assert table.exit_code == 0 and "DTD" in table.stdout and "Mean: of dtd, own" in table.stdout
+    assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/*")}, "something was made again"
+    other = small_checkpoint(tmp_path / "other.safetensors", "frame", seed=1, name="r18")
+    refused = run(other, *words[1:])
+    assert isinstance(refused.exception, FileExistsError) and "--force" in str(refused.exception)
+    assert run(other, *words[1:], "--force").exit_code == 0
+
+
+def test_a_stopped_command_continues_to_the_same_result(
+    weights: Path, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--datasets", own, "--trials", 4, "--workers", 0, "--device", "cpu", "--json", "--out"]
+    straight = run(weights, *words, tmp_path / "straight")
+    real = probing.search
+
+    def stopped(*rows: object, **options: object) -> object:
+        real(*rows, **{**options, "num_trials": 2})  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(probing, "search", stopped)
+    assert run(weights, *words, tmp_path / "out").exit_code != 0
+    assert not (tmp_path / "out" / "own" / "result.json").exists()
+    monkeypatch.setattr(probing, "search", real)
+    assert run(weights, *words, tmp_path / "out").stdout == straight.stdout
+
+
+def test_a_damaged_picture_is_listed_and_the_exit_code_is_3(weights: Path, own: Path, tmp_path: Path) -> None:
+    (own / "test" / "lying" / "1.png").write_bytes(b"nothing")
+    result = run(weights, "--datasets", own, "--trials", 2, "--workers", 0, "--json", "--out", tmp_path / "out")
+    assert result.exit_code == exit_codes.SET_ASIDE, result.output
+    values = json.loads(result.stdout)["datasets"][0]
+    assert values["sizes"]["test"] == 7 and values["set_aside"][0][:2] == ["test/000001", "test"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--datasets", "imagenet", "--root", "."], "unknown data set 'imagenet'; choose from food101"),
+        (["--datasets", "dtd"], "--root is needed"),
+        (["--datasets", ","], "no data set is named"),
+        (["--datasets", "dtd", "--root", "nowhere"], "no folder nowhere with the data sets"),
+        (["--datasets", "dtd,pets", "--root", "."], "dtd: no folder dtd .*; pets: no folder"),
+        (["--datasets", "./none"], "no folder none/train"),
+        (["--datasets", "OWN", "--normalise", "l2"], "unknown way to normalise 'l2'"),
+        (["--datasets", "OWN", "--executor", "slurm"], "unknown executor 'slurm'"),
+    ],
+)
+def test_wrong_use_is_said_before_anything_is_computed(
+    weights: Path, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    result = run(weights, *(str(own) if word == "OWN" else word for word in words), "--out", tmp_path / "out")
+    assert result.exit_code != 0
+    with pytest.raises((ValueError, OSError), match=message):
+        raise result.exception  # type: ignore[misc]
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_the_mean_of_all_ten_is_called_so() -> None:
+    made = [
+        TransferResult(name, row.metric, float(i), 0, 0, 0, {}, {}, "unit", 1, 0, 0, 0, "local", "clean", "")
+        for i, (name, row) in enumerate(DATASETS.items())
+    ]
+    result = summarised("r50", made[::-1])
+    assert result.mean_over == "the ten data sets of Table A2" and result.mean == 4.5
+    assert list(result.values) == list(DATASETS)
