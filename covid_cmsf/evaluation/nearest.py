@@ -78,7 +78,10 @@ def _proposals(similar: Floats, count: int) -> tuple[Floats, Rows]:
     if num_groups < count:
         return similar.copy(), np.tile(np.arange(num_columns), (num_rows, 1))
     # The `count` largest values of a row are no smaller than the least of the `count` largest maxima of groups.
-    largest = torch.from_numpy(similar)[:, :whole].unflatten(1, (-1, GROUP)).amax(2).numpy()
+    # A group's members lie `num_groups` columns apart, so that whole stretches of a row are compared at once.
+    strides = (similar.strides[0], num_groups * similar.itemsize, similar.itemsize)
+    groups = np.lib.stride_tricks.as_strided(similar, (num_rows, GROUP, num_groups), strides, writeable=False)
+    largest = groups.max(axis=1)
     least = np.partition(largest, num_groups - count, axis=1)[:, num_groups - count, None]
     places = np.flatnonzero(similar >= least)
     rows, found = np.divmod(places, num_columns)
