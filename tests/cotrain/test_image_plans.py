@@ -1,0 +1,46 @@
+"""A plan on images: the same stages and table, with transfer and published figures beside them."""
+
+import json
+from pathlib import Path
+
+import yaml
+from typer.testing import CliRunner
+
+from covid_cmsf.cli.app import app
+from covid_cmsf.cotrain.run import graphs_of, load_plan, write_results
+from tests.pictures import make_image_folder
+
+SETTINGS = {
+    "modality": "frame",
+    "encoder": "r10_small",
+    "views": {"frame_size": 16},
+    "batch_size": 8,
+    "labels": {"noise": 0.25},
+    "schedule": {"epochs": 1},
+    "runtime": {"device": "cpu", "workers": 0, "threads": 1, "tensorboard": False},
+}
+
+
+def test_a_plan_on_images_ends_in_a_table_with_transfer_beside_it(tmp_path: Path) -> None:
+    images = make_image_folder(tmp_path / "set")
+    stages = [
+        {"name": "random", "random": "r10_small", "modality": "frame"},
+        {"name": "xent", "method": {"name": "xent"}, "published": {"linear": 67.8, "transfer": 47.8}},
+        {"name": "top-2", "method": {"name": "cmsf", "constraint": "label", "k": 2, "bank_rows": 16}},
+    ]
+    values = {"settings": {"clips": str(images), **SETTINGS}, "stages": stages, "evaluation": {"probe": "compress"}}
+    plan, out = tmp_path / "plan.yaml", tmp_path / "out"
+    plan.write_text(yaml.safe_dump(values))
+    done = CliRunner().invoke(app, ["cotrain", str(plan), "--out", str(out)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    rows = json.loads((out / "table.json").read_text())
+    assert [row["stage"] for row in rows] == ["random", "xent", "top-2"] and all(row["linear"] > 0 for row in rows)
+    assert json.loads((out / "xent" / "linear.json").read_text())["probe"] == "compress"
+    assert rows[2]["constraint"] == "labels" and rows[1]["published_transfer"] == 47.8 and rows[1]["transfer"] is None
+    heads = (out / "table.md").read_text().splitlines()[0]
+    assert "Linear paper" in heads and "Transfer paper" in heads and "R@1 paper" not in heads
+    (out / "xent" / "transfer").mkdir()
+    (out / "xent" / "transfer" / "result.json").write_text('{"mean": 55.5}')
+    chosen = load_plan(plan, [])
+    rows = write_results(chosen, graphs_of(chosen, out, place=tmp_path), out)
+    assert rows[1]["transfer"] == 55.5 and "| 55.5 |" in (out / "table.md").read_text()
