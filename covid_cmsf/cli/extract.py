@@ -50,7 +50,9 @@ def extract(
     windows: int | None = WINDOWS,
     protocol: str = PROTOCOL,
     split: str | None = SPLIT,
-    batch_size: int = typer.Option(16, "--batch-size", min=1, help="Windows that pass the network together."),
+    batch_size: int | None = typer.Option(
+        None, "--batch-size", min=1, help="Windows that pass the network together: 16, of images 128, when left out."
+    ),
     workers: int = WORKERS,
     device: str = DEVICE,
     precision: str = typer.Option("fp32", "--precision", help="fp32, bf16 or fp16."),

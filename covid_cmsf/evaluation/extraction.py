@@ -28,7 +28,8 @@ from covid_cmsf.models.fingerprint import weights_sha256
 from covid_cmsf.models.speed import autocast
 
 logger = logging.getLogger(__name__)
-BATCH_SIZE = 16
+BATCH_SIZE, IMAGE_BATCH_SIZE = 16, 128
+IMAGES_IN_SHARD = 2048
 
 
 def extract_features(
@@ -38,7 +39,7 @@ def extract_features(
     *,
     showing: Showing | None = None,
     split: str | None = None,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     num_workers: int = 0,
     device: torch.device | str = "cpu",
     precision: str = "fp32",
@@ -47,10 +48,13 @@ def extract_features(
 ) -> Features:
     """Writes `out` and returns what is in it. A file that holds exactly these features already is only read.
 
-    `showing` is what the subject's card says when left out. A killed extraction continues; a file of other features
-    is a FileExistsError unless `replace`. Videos that cannot be read are in `set_aside`.
+    `showing` is what the subject's card says when left out, `batch_size` 16 windows or 128 images. A killed
+    extraction continues; a file of other features is a FileExistsError unless `replace`. Videos that cannot be read
+    are in `set_aside`.
     """
     out, device = Path(out), torch.device(device)
+    if batch_size is None:
+        batch_size = IMAGE_BATCH_SIZE if clips.still else BATCH_SIZE
     if batch_size < 1:
         raise ValueError(f"batch size {batch_size}: at least 1 is needed")
     if not out.parent.is_dir():
@@ -73,18 +77,23 @@ def extract_features(
     _fill(shards, describe, num_workers=num_workers, on_video=on_video)
     if weights_sha256(subject.network) != about.weights_sha256:
         raise RuntimeError(f"{subject.origin} has changed while it was evaluated, so its features mean nothing")
-    features = _assemble(shards, listed, about)
+    features = _assemble(shards, listed, about, num_shards=-(-len(listed.records) // shard_size(clips)))
     save_features(out, features)
     shards.remove()
     return features
+
+
+def shard_size(clips: Clips) -> int:
+    """Videos in a piece: a kill costs at most so many. Images are quicker."""
+    return IMAGES_IN_SHARD if clips.still else SHARD_SIZE
 
 
 def _fill(shards: Shards, describe: Describer, *, num_workers: int, on_video: Callable[[], None]) -> None:
     """Makes the pieces that are not there yet, all of them with one set of workers."""
     count = len(describe.data)
     done = shards.open()
-    pieces = {number: range(first, min(first + SHARD_SIZE, count))
-              for number, first in enumerate(range(0, count, SHARD_SIZE))}  # fmt: skip
+    size = shard_size(describe.data.clips)
+    pieces = {number: range(first, min(first + size, count)) for number, first in enumerate(range(0, count, size))}
     if done:
         logger.info("continuing: %d of %d pieces are there", len(done), len(pieces))
     for number in sorted(done):
@@ -142,9 +151,9 @@ def _same(out: Path, about: About) -> Features | None:
     return there if there.about.fingerprint == about.fingerprint else None
 
 
-def _assemble(shards: Shards, listed: SplitVideos, about: About) -> Features:
+def _assemble(shards: Shards, listed: SplitVideos, about: About, *, num_shards: int) -> Features:
     """All pieces as one; videos without windows leave the table and enter `set_aside`."""
-    pieces = [shards.load(number) for number in range(-(-len(listed.records) // SHARD_SIZE))]
+    pieces = [shards.load(number) for number in range(num_shards)]
     faults = {number: reason for piece in pieces for number, reason in piece.faults.items()}
     kept = [number for number in range(len(listed.records)) if number not in faults]
     if not kept:

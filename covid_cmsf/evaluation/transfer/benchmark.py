@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from covid_cmsf.evaluation.extraction import BATCH_SIZE, extract_features
+from covid_cmsf.evaluation.extraction import extract_features
 from covid_cmsf.evaluation.showing import Showing
 from covid_cmsf.evaluation.subjects import Subject
 from covid_cmsf.evaluation.transfer.datasets import DATASETS
@@ -52,7 +52,7 @@ def run_benchmark(
     executor: str,
     device: torch.device | str,
     bar: Bar,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int | None = None,
     num_workers: int = 0,
     replace: bool = False,
 ) -> BenchmarkResult:
