@@ -3,7 +3,20 @@
 import typer
 
 from covid_cmsf import __version__, boundary
-from covid_cmsf.cli import clips, cotrain, doctor, evaluate, extract, figures, labels, models, train, views, weights
+from covid_cmsf.cli import (
+    clips,
+    cotrain,
+    doctor,
+    evaluate,
+    extract,
+    figures,
+    labels,
+    models,
+    report,
+    train,
+    views,
+    weights,
+)
 from preprocess.command import preprocess
 from preprocess.demo_videos.command import demo_videos
 
@@ -43,6 +56,7 @@ app.command("replay")(train.replay)
 app.command("extract")(extract.extract)
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(figures.app, name="figures")
+app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 
 

@@ -1,0 +1,80 @@
+// Plotly in the page's own type and colours, in both themes. It is large, so it is loaded after the page stands.
+"use strict";
+Report.charts = (() => {
+  const drawn = new Map(); // element -> what it shows, for a change of theme
+  const library = new Promise((resolve, reject) => {
+    const tag = document.createElement("script");
+    tag.src = "assets/plotly.min.js";
+    tag.onload = () => resolve(window.Plotly);
+    tag.onerror = () => reject(new Error("assets/plotly.min.js could not be read"));
+    document.head.append(tag);
+  });
+
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+  function axis(own = {}) {
+    const { title, ...others } = own;
+    return {
+      gridcolor: colour("line"), zerotickcolor: colour("line"),
+      automargin: true, ...others, title: { text: title || "", font: { size: 12 }, standoff: 8 },
+    };
+  }
+
+  function layout(own) {
+    const { xaxis, yaxis, ...others } = own;
+    return {
+      margin: { l: 8, r: 12, t: 8, b: 8 },
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("text") },
+      hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("text"), size: 12 } },
+      legend: { orientation: "h", y: -0.2 }, modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("faint"), activecolor: colour("quiet") },
+      uirevision: "same", // a refresh leaves zoom and toggles alone
+      ...others, xaxis: axis(xaxis), yaxis: axis(yaxis),
+    };
+  }
+
+  const config = { responsive: true, displaylogo: false, scrollZoom: false,
+    modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"], showSendToCloud: false, plotlyServerURL: "" };
+
+  // One after the other, with a pause between them, so that the page answers meanwhile.
+  let queue = library;
+  const pause = () => new Promise((resolve) => setTimeout(resolve, 0));
+
+  // `make()` gives {traces, layout, hover, leave}; it is asked again when the theme changes, for colours.
+  function draw(element, make) {
+    drawn.set(element, make);
+    queue = queue.then(pause).then(() => drawNow(element, make)).catch((error) => console.error(error));
+    return queue;
+  }
+
+  async function drawNow(element, make) {
+    const plotly = await library;
+    if (drawn.get(element) !== make || !element.isConnected) return;
+    const wanted = make();
+    await plotly.react(element, wanted.traces, layout(wanted.layout || {}), config);
+    element.removeAllListeners?.("plotly_hover");
+    element.removeAllListeners?.("plotly_unhover");
+    if (wanted.hover) element.on("plotly_hover", wanted.hover);
+    if (wanted.leave) element.on("plotly_unhover", wanted.leave);
+    element.dataset.drawn = "yes";
+  }
+
+  Report.theme.onChange(() => {
+    for (const [element, make] of drawn) {
+      if (element.isConnected) draw(element, make);
+      else drawn.delete(element);
+    }
+  });
+
+  // The element of a chart, kept by name: drawn again it keeps the reader's zoom.
+  const kept = {};
+  function place(name, height, words) {
+    kept[name] ||= Report.el("div", { class: "chart", role: "img" });
+    kept[name].style.height = `${height}px`;
+    kept[name].setAttribute("aria-label", words);
+    kept[name].dataset.chart = name;
+    return kept[name];
+  }
+
+  return { draw, place, colour, library };
+})();

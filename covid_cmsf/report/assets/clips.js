@@ -1,0 +1,33 @@
+// Thumbnails: loops of RGB and of flow, one above the other, in a frame that also says right or wrong by a sign.
+"use strict";
+Report.clips = (() => {
+  const { el } = Report;
+
+  function picture(file, words) {
+    if (!file) return null;
+    return el("img", { src: `${Report.data.report.pictures}/${file}`, alt: words, loading: "lazy", decoding: "async" });
+  }
+
+  // files: [rgb, flow]; kinds: which of them to show.
+  function pictures(files, words, kinds = "both") {
+    const shown = [kinds !== "flow" && picture(files?.[0], `${words}, RGB`), kinds !== "rgb" && picture(files?.[1], `${words}, flow`)];
+    const there = shown.filter(Boolean);
+    if (!there.length && files?.[0]) there.push(picture(files[0], `${words}, RGB`)); // there is no flow of it
+    return there.length ? there : [el("span", { class: "no-picture" }, "no picture")];
+  }
+
+  function clip({ files, id, className, right = null, note = "", kinds = "both" }) {
+    const verdict = right === null ? "" : right ? "right" : "wrong";
+    const sign = right === null ? null : el("span", { class: "sign", "aria-label": verdict }, right ? "✓" : "✗");
+    return el("figure", { class: `clip ${verdict}`, title: `${id}\n${className}` },
+      el("div", { class: "frame" }, pictures(files, `${id} (${className})`, kinds), sign),
+      el("figcaption", {}, el("span", { class: "class-name" }, className), note ? el("span", { class: "quiet" }, note) : null));
+  }
+
+  // The legend of flow.
+  const wheel = () => el("div", { class: "wheel" },
+    el("img", { src: "assets/wheel.png", alt: "Colour wheel: the colour at a point is that of motion from the centre to it", width: 48, height: 48 }),
+    el("p", { class: "quiet" }, "Flow: the hue is the direction of motion, the strength its speed; full colour is the speed that all but a hundredth of a clip stay below."));
+
+  return { clip, pictures, wheel };
+})();

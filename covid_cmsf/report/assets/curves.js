@@ -1,0 +1,74 @@
+// Curves: all runs over each other; chips switch families of lines on and off in all charts at once.
+"use strict";
+Report.section("curves", (body) => {
+  const { el, words, charts, state } = Report;
+  const { charts: kinds, lines } = Report.data.report.curves;
+  if (!lines.length) {
+    body.replaceChildren(Report.missing("Nothing has been logged yet (metrics.jsonl). ", "covid-cmsf train CONFIG"));
+    return;
+  }
+  const families = [...new Map(lines.map((line) => [line.family, line])).values()];
+  const first = families.length > 8 ? families.filter((line) => line.kind === "control") : []; // too many to read at once
+  state.curves ||= { hidden: new Set(first.map((line) => line.words)), x: "step", seeds: "mean", log: false };
+  const own = state.curves;
+  const several = lines.some((line) => line.seed === "mean");
+  const DASHES = { 1: "dot", 2: "dashdot" };
+  const again = () => Report.redraw("curves");
+
+  function shown() {
+    const kept = new Set(lines.filter((line) => line.seed === "mean").map((line) => line.family));
+    return lines.filter((line) => !own.hidden.has(line.words) && (!kept.has(line.family) || (line.seed === "mean") === (own.seeds === "mean")));
+  }
+
+  function band(line, x, key) {
+    const low = line.curve[key].map((value, i) => (value === null ? null : value - line.spread[key][i]));
+    const high = line.curve[key].map((value, i) => (value === null ? null : value + line.spread[key][i]));
+    return { type: "scatter", mode: "lines", x: [...x, ...[...x].reverse()], y: [...high, ...low.reverse()], fill: "toself", fillcolor: `${line.colour}2e`, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
+  }
+
+  function traces(kind) {
+    const made = [];
+    for (const line of shown()) {
+      kind.keys.forEach(([key, name], number) => {
+        if (!line.curve[key]) return;
+        const x = line.curve[own.x] || line.curve.step;
+        if (line.spread && number === 0) made.push(band(line, x, key));
+        const label = words.literal([line.words, line.seed, kind.keys.length > 1 ? name : ""].filter(Boolean).join(", "));
+        made.push({ type: "scatter", mode: x.length < 2 ? "markers" : "lines", x, y: line.curve[key], name: label, showlegend: false,
+          line: { color: line.colour, width: number ? 1.2 : 2, dash: DASHES[number] || line.dash },
+          hovertemplate: `${label}<br>%{y:.4g} at %{x}<extra></extra>` });
+      });
+    }
+    return made;
+  }
+
+  function card(kind) {
+    const place = charts.place(`curve-${kind.name}`, 270, kind.words);
+    const there = kind.keys.some(([key]) => lines.some((line) => line.curve[key]));
+    const keys = kind.keys.length > 1 ? ` Full lines: ${kind.keys[0][1]}; dotted: ${kind.keys[1][1]}; dash-dotted: ${kind.keys[2][1]}.` : "";
+    if (there) Report.whenNear(place, () => charts.draw(place, () => ({ traces: traces(kind), layout: {
+      hovermode: "closest", xaxis: { title: own.x === "step" ? "step" : "seconds of training" },
+      yaxis: { type: kind.log || (kind.name === "loss" && own.log) ? "log" : "linear", exponentformat: "power" } } })));
+    return el("article", { class: "card" },
+      el("header", {}, el("h3", {}, kind.words), el("span", { class: "links" }, kind.figures.map((file) => el("a", { href: `figures/${file}` }, file.split(".").pop().toUpperCase())))),
+      el("p", { class: "quiet" }, kind.about + keys),
+      there ? place : Report.missing("No run has logged this; methods without a guide have no agreement, those without neighbours no purity."));
+  }
+
+  const chip = (line) => {
+    const on = !own.hidden.has(line.words);
+    return el("button", { type: "button", class: "chip", "aria-pressed": String(on), onclick: () => { if (on) own.hidden.add(line.words); else own.hidden.delete(line.words); again(); } },
+      el("i", { class: `swatch ${line.dash}`, style: `--own:${line.colour}` }), line.words);
+  };
+  const only = (test) => { own.hidden = new Set(families.filter((line) => !test(line)).map((line) => line.words)); again(); };
+  const modalities = [...new Set(families.map((line) => line.modality))];
+  body.replaceChildren(
+    el("div", { class: "controls" },
+      Report.choice("Over", [["step", "steps"], ["seconds", "training time"]], own.x, (value) => { own.x = value; again(); }),
+      several ? Report.choice("Seeds", [["mean", "mean and spread"], ["each", "each of them"]], own.seeds, (value) => { own.seeds = value; again(); }) : "",
+      Report.tick("logarithmic loss", own.log, (value) => { own.log = value; again(); }),
+      Report.button("all", () => only(() => true)), Report.button("none", () => only(() => false)),
+      modalities.length > 1 ? modalities.map((name) => Report.button(`only ${name}`, () => only((line) => line.modality === name))) : ""),
+    el("div", { class: "chips", role: "group", "aria-label": "Runs" }, families.map(chip)),
+    el("div", { class: "grid" }, kinds.map(card)));
+});

@@ -1,0 +1,61 @@
+// Elements from data. Text is always text: what a video is called can never become markup.
+"use strict";
+(() => {
+  // el("td", {class: "n", onclick: f}, "words", otherElement); null and false children are left out.
+  Report.el = (tag, attributes = {}, ...children) => {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (value === null || value === undefined || value === false) continue;
+      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else made.setAttribute(name, value === true ? "" : value);
+    }
+    made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+    return made;
+  };
+
+  Report.svg = (tag, attributes = {}, ...children) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    made.append(...children);
+    return made;
+  };
+
+  const { el } = Report;
+
+  // A labelled choice: options are [value, words]; `change` gets the value.
+  Report.choice = (words, options, value, change) => {
+    const select = el("select", { onchange: () => change(select.value) });
+    for (const [own, text] of options) select.append(el("option", { value: own, selected: String(own) === String(value) }, text));
+    return el("label", { class: "choice" }, el("span", {}, words), select);
+  };
+
+  Report.tick = (words, value, change) => {
+    const box = el("input", { type: "checkbox", onchange: () => change(box.checked) });
+    box.checked = value;
+    return el("label", { class: "tick" }, box, el("span", {}, words));
+  };
+
+  Report.button = (words, press, attributes = {}) => el("button", { type: "button", onclick: press, ...attributes }, words);
+
+  // What is missing, and the command that would make it.
+  Report.missing = (words, command) => el("p", { class: "missing" }, words, command ? el("code", {}, command) : null);
+
+  Report.plain = (heads, rows, attributes = {}) =>
+    el("div", { class: "scroll" }, el("table", attributes,
+      el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))),
+      el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell) => el("td", {}, cell ?? "")))))));
+
+  // Draws when the element comes near the window: what nobody scrolls to costs nothing.
+  const near = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (entry.isIntersecting) {
+        near.unobserve(entry.target);
+        entry.target.whenNear?.();
+      }
+    }
+  }, { rootMargin: "400px" });
+  Report.whenNear = (element, draw) => {
+    element.whenNear = draw;
+    near.observe(element);
+  };
+})();

@@ -1,0 +1,34 @@
+// Light or dark: what the system says, until the reader presses the button; that is remembered where it can be.
+"use strict";
+Report.theme = (() => {
+  const KEY = "covid-cmsf-theme";
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const listeners = [];
+
+  function remembered() {
+    try { return localStorage.getItem(KEY); } catch { return null; }
+  }
+
+  function remember(name) {
+    try { localStorage.setItem(KEY, name); } catch { /* private windows have no memory */ }
+  }
+
+  function current() {
+    return document.documentElement.dataset.theme || (dark.matches ? "dark" : "light");
+  }
+
+  function changed() {
+    for (const listener of listeners) listener(current());
+  }
+
+  function toggle() {
+    const name = current() === "dark" ? "light" : "dark";
+    document.documentElement.dataset.theme = name;
+    remember(name);
+    changed();
+  }
+
+  if (remembered()) document.documentElement.dataset.theme = remembered();
+  dark.addEventListener("change", changed);
+  return { current, toggle, onChange: (listener) => listeners.push(listener) };
+})();

@@ -1,0 +1,83 @@
+"""Where numbers come from: settings, commands, versions, machines, durations and hashes of every stage."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from covid_cmsf.report.plan_folder import PLAN, PlanFolder
+from covid_cmsf.report.stage_folder import StageFolder
+from covid_cmsf.training.run_folder import CONFIG
+
+
+def plan_provenance(plan: PlanFolder) -> dict[str, Any]:
+    """Of a plan or run, and of each stage that has begun."""
+    stages = [_stage(stage, one.seed) for one in plan.seeds for stage in one.stages if stage.folder.is_dir()]
+    commands = dict.fromkeys(start["command"] for stage in stages for start in stage["starts"])
+    path = plan.folder / PLAN
+    return {
+        "folder": str(plan.folder.resolve()),
+        "plan": path.read_text(encoding="utf-8") if path.is_file() else None,
+        "commands": list(commands),
+        "stages": stages,
+    }
+
+
+def _stage(stage: StageFolder, seed: int | None) -> dict[str, Any]:
+    starts = read_starts(stage.folder / "environment.jsonl")
+    config = stage.folder / CONFIG
+    return {
+        "name": stage.name,
+        "seed": seed,
+        "state": stage.state,
+        "config": config.read_text(encoding="utf-8") if config.is_file() else None,
+        "starts": starts,
+        "seconds": stage.summary.get("progress", {}).get("seconds"),
+        "total_seconds": stage.result.get("seconds_last_start"),
+        "hashes": hashes(stage),
+        "num_set_aside": _about(stage).get("num_set_aside"),
+    }
+
+
+def read_starts(path: Path) -> list[dict[str, Any]]:
+    """The lines of environment.jsonl, their command as one would type it; a last line cut short is left out."""
+    starts = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        try:
+            start: dict[str, Any] = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        starts.append({**start, "command": typed(start.get("command", []))})
+    return starts
+
+
+def typed(words: list[str]) -> str:
+    """`sys.argv` as a line for a shell."""
+    if not words:
+        return ""
+    name = Path(words[0]).name
+    start = {"covid-cmsf": ["covid-cmsf"], "__main__.py": ["python", "-m", "covid_cmsf"]}.get(name, [words[0]])
+    return shlex.join([*start, *words[1:]])
+
+
+def hashes(stage: StageFolder) -> dict[str, str]:
+    """SHA-256 of what went in and came out: checkpoints, guides, weights, clips, and the stage's own key."""
+    found: dict[str, str] = {}
+    index = stage.folder / "checkpoints" / "index.json"
+    if index.is_file():
+        entries = json.loads(index.read_text(encoding="utf-8"))
+        if entries:
+            found[f"checkpoint {entries[-1]['file']}"] = entries[-1]["sha256"]
+    for column, guide in stage.summary.get("guides", {}).items():
+        found[f"guide {column.removeprefix('guide_')}"] = guide["sha256"]
+    about = _about(stage)
+    names = {"weights_sha256": "encoder's tensors", "store_sha256": "clips", "fingerprint": "features"}
+    found |= {words: about[name] for name, words in names.items() if about.get(name)}
+    if stage.result.get("key"):
+        found["key of the stage"] = stage.result["key"]
+    return found
+
+
+def _about(stage: StageFolder) -> dict[str, Any]:
+    features: list[dict[str, Any]] = stage.retrieval.get("features") or [{}]
+    return features[0]

@@ -1,0 +1,261 @@
+"""The page in a browser: whole, quiet, without network, in both themes and on a phone; filters filter."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covid_cmsf.report.building import Report
+from covid_cmsf.report.options import Options
+from covid_cmsf.report.serving import address_of, start_server
+from tests.report.made_up_plan import ODD, make_plan
+
+SECTIONS = ("overview", "comparison", "curves", "neighbours", "map", "errors", "data", "provenance")
+
+
+@pytest.fixture(scope="module")
+def written(plan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of the finished plan."""
+    out = tmp_path_factory.mktemp("page") / "report"
+    Report([plan], out, Options(num_queries=16, num_neighbours=4)).write(figures=False)
+    return out
+
+
+class Opened:
+    """A page with everything that it complained about or asked for elsewhere."""
+
+    def __init__(self, browser: Any, address: str, **context: Any) -> None:
+        self.context = browser.new_context(**context)
+        self.page = self.context.new_page()
+        self.faults: list[str] = []
+        self.page.on("console", self._heard)
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("request", self._asked)
+        self.page.on("requestfailed", lambda request: self.faults.append(f"failed: {request.url}"))
+        self.home = address.rsplit("/", 1)[0]
+        self.page.goto(address)
+        self.page.wait_for_selector("html[data-ready]")
+
+    def _heard(self, message: Any) -> None:
+        if message.type in ("error", "warning") and "WebGL" not in message.text and "GPU stall" not in message.text:
+            self.faults.append(message.text)
+
+    def _asked(self, request: Any) -> None:
+        if not request.url.startswith((self.home, "data:", "blob:")):
+            self.faults.append(f"asked for {request.url}")
+
+    def see_all(self) -> None:
+        """Scrolls through the page until every chart is drawn."""
+        self.page.wait_for_selector("#provenance h3")
+        for section in SECTIONS:
+            self.page.evaluate("id => document.getElementById(id).scrollIntoView()", section)
+            for chart in self.page.locator(f"#{section} .chart").all():
+                chart.scroll_into_view_if_needed()
+            self.page.wait_for_function(
+                "id => [...document.querySelectorAll(`#${id} .chart`)].every((one) => one.dataset.drawn)", arg=section
+            )
+
+    def report(self, words: str) -> Any:
+        """The value of an expression in the page."""
+        return self.page.evaluate(words)
+
+    def choose(self, section: str, label: str, option: str) -> None:
+        """Picks an option by its value."""
+        self.page.locator(f"#{section} label.choice", has_text=label).first.locator("select").select_option(option)
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Any]:
+    """Opens pages and, at the end, wants them to have been quiet."""
+    opened: list[Opened] = []
+
+    def open_one(address: Path | str, **context: Any) -> Opened:
+        text = address if isinstance(address, str) else (address / "index.html").as_uri()
+        opened.append(Opened(browser, text, **context))
+        return opened[-1]
+
+    yield open_one
+    faults = [fault for one in opened for fault in one.faults]
+    for one in opened:
+        one.context.close()
+    assert not faults
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_section_is_drawn_without_a_word_of_complaint(written: Path, open_page: Any, scheme: str) -> None:
+    opened = open_page(written, color_scheme=scheme)
+    opened.see_all()
+    for section in SECTIONS:
+        assert len(opened.page.locator(f"#{section} .body > *").all()) > 0, section
+    charts = opened.report("[...document.querySelectorAll('.chart')].map((one) => one.dataset.chart)")
+    assert {"results-0", "curve-loss", "curve-purity", "map-before", "map-after", "confusion", "classes"} <= set(charts)
+    pictures = opened.report("[...document.images].filter((one) => one.complete && !one.naturalWidth).length")
+    assert pictures == 0 and opened.report("document.images.length") > 20
+    ground = opened.report("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, ground[4:-1].split(","))) < 300) == (scheme == "dark")
+
+
+def test_names_are_shown_as_they_are_and_nothing_in_them_runs(written: Path, open_page: Any) -> None:
+    opened = open_page(written)
+    opened.see_all()
+    names = opened.report("[...document.querySelectorAll('#neighbours .class-name')].map((one) => one.textContent)")
+    assert set(names) <= set(ODD) and len(set(names)) > 1
+    assert opened.report("document.querySelectorAll('main b b, main script').length") == 0
+    ticks = opened.page.locator("#errors .chart[data-chart=confusion] .ytick").all_text_contents()
+    assert any("<b>" in tick for tick in ticks)
+
+
+def test_filters_of_the_gallery_leave_the_right_queries(written: Path, open_page: Any) -> None:
+    opened = open_page(written)
+    page = opened.page
+    page.wait_for_selector("#neighbours .query")
+    count = page.locator("#neighbours .count")
+    assert count.inner_text() == "16 queries"
+    opened.choose("neighbours", "Class", "1")
+    classes = opened.report("[...document.querySelectorAll('#neighbours .query')].map((one) => one.dataset.class)")
+    assert classes and set(classes) == {"1"} and count.inner_text() != "16 queries"
+    opened.choose("neighbours", "Class", "")
+    seen = 0
+    for outcome in ("improved", "hurt", "right", "wrong"):
+        opened.choose("neighbours", "Outcome", outcome)
+        kinds = opened.report("[...document.querySelectorAll('#neighbours .query')].map((one) => one.dataset.outcome)")
+        assert set(kinds) <= {outcome}
+        seen += int(count.inner_text().split()[0])
+    assert seen == 16
+    opened.choose("neighbours", "Outcome", "")
+    page.get_by_role("button", name="a random query").click()
+    assert count.inner_text() == "1 query"
+    page.get_by_role("button", name="all queries").click()
+    assert page.locator("#neighbours .query").first.locator(".found").count() == 2
+    page.get_by_label("controls and baselines").check()
+    assert page.locator("#neighbours .query").first.locator(".found").count() == 3
+    opened.choose("neighbours", "Networks", "flow")
+    stages = opened.report("[...document.querySelectorAll('#neighbours .found')].map((one) => one.dataset.stage)")
+    assert set(stages) == {"infonce-flow", "cmsf-flow-1", "msf-flow"}
+    page.locator("#neighbours input[type=search]").fill("v00000")
+    page.locator("#neighbours input[type=search]").press("Enter")
+    assert int(count.inner_text().split()[0]) <= 1
+
+
+def test_frames_are_green_or_red_by_the_true_class(written: Path, open_page: Any) -> None:
+    opened = open_page(written)
+    opened.page.wait_for_selector("#neighbours .query")
+    pairs = opened.report(
+        """[...document.querySelectorAll('#neighbours .query')].flatMap((card) => {
+          const own = card.querySelector('.asked .class-name').textContent;
+          return [...card.querySelectorAll('.found .clip')].map((clip) => [
+            clip.querySelector('.class-name').textContent === own, clip.classList.contains('right'),
+            clip.querySelector('.sign').textContent]); })"""
+    )
+    assert len(pairs) > 20 and all((same, sign) == (right, "✓" if right else "✗") for same, right, sign in pairs)
+
+
+def test_the_numbers_of_the_page_are_those_of_the_table(written: Path, plan: Path, open_page: Any) -> None:
+    opened = open_page(written)
+    opened.page.wait_for_selector("#errors .changed")
+    found = opened.report(
+        """(() => { const series = Report.data["series-0"], m = Report.measures;
+          return series.stages.map((stage) => ({name: stage.name, recall: m.recall(series, stage),
+            byClass: m.byClass(series, stage), confusion: m.confusion(series, stage),
+            changes: m.changes(series, series.stages[0], stage), ranks: stage.first_right})); })()"""
+    )
+    first = found[0]["ranks"]
+    for one in found:
+        retrieval = json.loads((plan / one["name"] / "retrieval.json").read_text())
+        assert one["recall"] == pytest.approx(retrieval["recall"]["1"])
+        rates = [100 * hits / count for _, (hits, count) in sorted(one["byClass"].items())]
+        assert rates == pytest.approx(list(retrieval["per_class"].values()))
+        diagonal = [one["confusion"][i][i] for i in range(4)]
+        assert diagonal == [hits for _, (hits, _) in sorted(one["byClass"].items())]
+        gains = [(1 / b if b else 0) - (1 / a if a else 0) for a, b in zip(first, one["ranks"], strict=True)]
+        best = sorted((gain for gain in gains if gain > 0), reverse=True)[:10]
+        worst = sorted(gain for gain in gains if gain < 0)[:10]
+        assert [change["change"] for change in one["changes"]["improved"]] == pytest.approx(best)
+        assert [change["change"] for change in one["changes"]["hurt"]] == pytest.approx(worst)
+
+
+def test_chips_switch_curves_off_and_hover_shows_the_clip(written: Path, open_page: Any) -> None:
+    opened = open_page(written)
+    opened.see_all()
+    traces = "document.querySelector('[data-chart=curve-loss]').data.length"
+    before = opened.report(traces)
+    opened.page.locator("#curves .chip", has_text="infonce-rgb").click()
+    opened.page.wait_for_function(f"{traces} === {before - 1}")
+    opened.page.locator("#map").scroll_into_view_if_needed()
+    opened.page.locator("[data-chart=map-after] .point").first.hover(force=True)
+    opened.page.wait_for_selector("#hover-card:not([hidden]) img")
+
+
+def test_the_theme_can_be_switched_and_is_remembered(written: Path, open_page: Any) -> None:
+    opened = open_page(written, color_scheme="light")
+    opened.page.locator("#theme").click()
+    assert opened.report("document.documentElement.dataset.theme") == "dark"
+    opened.page.reload()
+    opened.page.wait_for_selector("html[data-ready]")
+    assert opened.report("Report.theme.current()") == "dark"
+
+
+def test_a_phone_can_read_it_without_scrolling_sideways(written: Path, open_page: Any) -> None:
+    opened = open_page(written, viewport={"width": 390, "height": 844}, device_scale_factor=2)
+    opened.see_all()
+    assert opened.report("document.documentElement.scrollWidth") == 390
+
+
+def test_several_plans_are_compared_and_can_be_chosen(plan: Path, clips: Path, tmp_path: Path, open_page: Any) -> None:
+    other = make_plan(tmp_path / "other", clips, seeds=[0, 1], done=["infonce-rgb"])
+    Report([plan, other], tmp_path / "report", Options(num_queries=4, pictures=False)).write(figures=False)
+    opened = open_page(tmp_path / "report")
+    opened.see_all()
+    assert opened.page.locator("#comparison .groups li").count() == 1  # they differ in nothing but the seeds
+    assert "±" in opened.page.locator("#comparison table").inner_text()
+    opened.page.locator("nav select").select_option("1")
+    opened.see_all()
+    assert "to do" in opened.page.locator("#overview .results").inner_text()
+
+
+def test_a_run_without_results_says_what_is_missing(plan: Path, tmp_path: Path, open_page: Any) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("config.yaml", "metrics.jsonl"):
+        shutil.copy(plan / "infonce-rgb" / name, tmp_path / "run")
+    Report([tmp_path / "run"], tmp_path / "report", Options(clips="/gone")).write(figures=False)
+    opened = open_page(tmp_path / "report")
+    opened.see_all()
+    for section in ("overview", "neighbours", "map", "errors"):
+        assert "covid-cmsf extract" in opened.page.locator(f"#{section} .missing").inner_text()
+    assert "--clips" in opened.page.locator("#data .missing").inner_text()
+    assert opened.page.locator("#curves .chart").count() > 0
+
+
+def test_a_followed_report_is_refreshed_and_keeps_filters_and_place(plan: Path, tmp_path: Path, open_page: Any) -> None:
+    copy = tmp_path / "plan"
+    shutil.copytree(plan, copy)
+    report = Report([copy], tmp_path / "report", Options(num_queries=8, pictures=False))
+    report.write(live=0.3, figures=False)
+    server = start_server(tmp_path / "report", 0)
+    try:
+        opened = open_page(address_of(server))
+        opened.page.wait_for_selector("#neighbours .query")
+        opened.see_all()
+        opened.choose("neighbours", "Class", "1")
+        opened.page.evaluate("document.getElementById('neighbours').scrollIntoView()")
+        opened.page.wait_for_timeout(300)
+        place = opened.report("document.getElementById('neighbours').getBoundingClientRect().top")
+        with (copy / "cmsf-rgb-1" / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 999, "epoch": 2, "loss": 0.01}\n')
+        report.write(live=0.3, figures=False)
+        newest = "Report.data.report.curves.lines.some((line) => line.curve.step.includes(999))"
+        opened.page.wait_for_function(newest, timeout=15000)
+        opened.page.wait_for_timeout(300)
+        classes = opened.report("[...document.querySelectorAll('#neighbours .query')].map((one) => one.dataset.class)")
+        assert classes and set(classes) == {"1"}
+        now = opened.report("document.getElementById('neighbours').getBoundingClientRect().top")
+        assert now == pytest.approx(place, abs=40)
+        opened.page.evaluate("document.getElementById('curves').scrollIntoView()")
+        opened.page.wait_for_function(
+            "[...document.querySelector('[data-chart=curve-loss]').data].some((line) => line.x.includes(999))"
+        )
+    finally:
+        server.shutdown()
