@@ -16,12 +16,13 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 	$(BIN)/pip install --quiet --editable '.[dev]'
 	touch $@
 
-# Videos, clips and pictures go to demo/, networks and the table to runs/demo/. SEEDS='[0, 1, 2]' adds two seeds to the first.
+# Videos and clips go to demo/, networks and the table to runs/demo/, the page to runs/demo-report/. SEEDS='[0, 1, 2]' adds two seeds to the first.
 demo: install
 	$(BIN)/covid-cmsf demo-videos $(DEMO)/videos --size 72x54 --frames 20 --fps 12 --groups 24 --clips-per-group 2 --difficulty 0.2 --seed 2
 	$(BIN)/covid-cmsf preprocess $(DEMO)/videos --out $(DEMO)/clips --layout ucf101 --splits $(DEMO)/videos/splits --flow-backend numba-fast --workers 2
 	$(BIN)/covid-cmsf clips info $(DEMO)/clips
 	$(BIN)/covid-cmsf cotrain configs/demo/cotraining.yaml settings.clips=$(DEMO)/clips 'seeds=$(SEEDS)' --out runs/demo --parallel 2
+	$(BIN)/covid-cmsf report runs/demo --out runs/demo-report
 
 lint: install
 	$(BIN)/ruff check .
@@ -37,4 +38,4 @@ format: install
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(DEMO) runs/demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DEMO) runs/demo runs/demo-report build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -2,7 +2,7 @@
 "use strict";
 Report.planGraph = (() => {
   const { el, svg, words } = Report;
-  const BOX = { width: 158, height: 50 }, GAP = { x: 62, y: 16 }, LANE = 26, PAD = 12;
+  const BOX = { width: 172, height: 50 }, GAP = { x: 62, y: 16 }, LANE = 26, PAD = 12;
 
   function position(node) {
     return { x: PAD + node.column * (BOX.width + GAP.x), y: PAD + LANE + node.row * (BOX.height + GAP.y) + node.lane * LANE };
@@ -30,7 +30,7 @@ Report.planGraph = (() => {
     };
     const result = row?.r1 === null || row?.r1 === undefined ? (row?.state === "begun" ? `${Math.round(100 * row.done_share)}%` : "to do") : words.number(row.r1);
     group.append(title, svg("rect", { width: BOX.width, height: BOX.height, rx: 7 }),
-      text(10, 20, "name", words.short(node.stage, 17)), text(BOX.width - 10, 20, "result", result), text(10, 38, "model", words.short(row?.model || "", 26)));
+      text(10, 20, "name", words.short(node.stage, 16)), text(BOX.width - 10, 20, "result", result), text(10, 38, "model", words.short(row?.model || "", 26)));
     return group;
   }
 
