@@ -28,7 +28,7 @@ CMSF = {"name": "cmsf", "bank_rows": 16}
         ({"method": {"name": "msf", "bank_rows": 16}, "guides": [GUIDE]}, "but msf (as set here) uses none"),
         ({"method": {**CMSF, "constraint": "label"}, "guides": [GUIDE]}, "but cmsf (as set here) uses none"),
         ({"method": {"name": "mfs"}}, "method.name = 'mfs': did you mean 'msf'?"),
-        ({"method": {"name": "simclr"}}, "method.name = 'simclr': known here: cmsf, msf, byol_asym, infonce"),
+        ({"method": {"name": "simclr"}}, "method.name = 'simclr': known here: cmsf, cmsf_2q, cmsf_km, msf, byol_asym"),
         ({"method": {"bank_rows": 16}}, "'method.name' is missing"),
         (
             {"method": {"name": "infonce", "temprature": 1}},
