@@ -13,7 +13,7 @@ from covid_cmsf.report.comparison import compare
 from covid_cmsf.report.curve_figures import draw_figures
 from covid_cmsf.report.curve_lines import lines_of
 from covid_cmsf.report.data_files import script, write_data
-from covid_cmsf.report.memory import Memory, Stamp
+from covid_cmsf.report.file_cache import FileCache, Stamp
 from covid_cmsf.report.noisy_part import noisy_galleries
 from covid_cmsf.report.options import Options
 from covid_cmsf.report.page import copy_page, prepare_folder, write_mark
@@ -40,7 +40,7 @@ class Report:
         self.paths, self.out, self.options = list(paths), out, options
         self.opened = Opened(options.clips)
         self.seen: dict[Path, Stamp] = {}  # of the files that it was last made from
-        self._memory = Memory()
+        self._memory = FileCache()
         self._facts: dict[str, Data] = {}
         self._style_name = ""
 

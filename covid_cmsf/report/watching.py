@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from covid_cmsf.report.memory import Stamp, stamp
+from covid_cmsf.report.file_cache import Stamp, stamp
 from covid_cmsf.report.plan_folder import PLAN, read_folders
 from covid_cmsf.report.stage_folder import FEATURES
 

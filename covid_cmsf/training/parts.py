@@ -117,12 +117,18 @@ def build_method(chosen: named.MethodSettings, *, num_classes: int, size: int) -
                 include_target=chosen.include_target,
                 include_siblings=chosen.include_siblings,
             )
-        case named.Cmsf2qSettings() | named.CmsfKmSettings():
-            candidates = chosen.num_candidates if isinstance(chosen, named.Cmsf2qSettings) else 1
+        case named.Cmsf2qSettings():
             return MeanShift(
                 k=chosen.k,
-                constraint="previous" if isinstance(chosen, named.Cmsf2qSettings) else "cluster",
-                num_candidates=candidates,
+                constraint="previous",
+                num_candidates=chosen.num_candidates,
+                include_target=chosen.include_target,
+                include_siblings=chosen.include_siblings,
+            )
+        case named.CmsfKmSettings():
+            return MeanShift(
+                k=chosen.k,
+                constraint="cluster",
                 include_target=chosen.include_target,
                 include_siblings=chosen.include_siblings,
             )

@@ -116,6 +116,8 @@ def test_bad_values_in_addresses_are_errors(tmp_path: Path) -> None:
 
 
 def test_ordinary_clips_are_no_images(tmp_path: Path) -> None:
+    (tmp_path / "why?").mkdir()
+    assert not is_image_address(str(tmp_path / "why?"))
     assert not is_image_address(str(tmp_path)) and not is_image_address(str(tmp_path / "nothing"))
 
 
@@ -131,8 +133,7 @@ def test_classes_and_counts_can_be_chosen(tmp_path: Path) -> None:
         open_clips(f"{root}?classes=cmc100")
 
 
-def test_the_two_imagenet_100_share_ten_classes() -> None:
-    """The official code's draw and CMC's list, on ImageNet's classes: only facts that can be recomputed here."""
+def test_official100_is_numpys_permutation_of_seed_1234_and_cmc100_has_a_hundred_classes() -> None:
     assert len(set(CMC100)) == 100
     there = sorted({*CMC100, *(f"n9{i:07d}" for i in range(900))})
     picked = class_list("official100", there)

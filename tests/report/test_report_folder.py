@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from covid_cmsf.cli.app import app
 from covid_cmsf.report.building import Report
 from covid_cmsf.report.data_files import rounded, script, write_data
-from covid_cmsf.report.memory import Memory
+from covid_cmsf.report.file_cache import FileCache
 from covid_cmsf.report.options import Options
 from covid_cmsf.report.page import read_mark
 from covid_cmsf.report.provenance import typed
@@ -48,7 +48,7 @@ def test_data_of_earlier_times_is_removed_and_the_version_changes(tmp_path: Path
 
 
 def test_what_was_computed_is_kept_until_its_file_changes(tmp_path: Path) -> None:
-    memory, path, calls = Memory(), tmp_path / "file", []
+    memory, path, calls = FileCache(), tmp_path / "file", []
     path.write_text("a")
     for text in ("a", "a", "longer"):
         path.write_text(text) if path.read_text() != text else None

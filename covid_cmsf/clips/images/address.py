@@ -44,9 +44,9 @@ def parse_address(text: str) -> Address:
 
 def is_image_address(text: str) -> bool:
     """Whether `open_images` is to open it: by its form, or by what lies there."""
-    if text.startswith(PREFIX) or "?" in text:
-        return True
     path = Path(text)
+    if text.startswith(PREFIX) or ("?" in text and not path.exists()):  # a folder may have a question mark in its name
+        return True
     return path.is_dir() and (is_idx_folder(path) or is_image_folder(path))
 
 

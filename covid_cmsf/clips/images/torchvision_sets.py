@@ -84,4 +84,8 @@ def _by_split(kind: Any, root: str, options: dict[str, Any]) -> dict[str, Any]:
         except ValueError:  # no such split in this set
             continue
     ours = our_parts(found)
+    if "train" not in ours.values():
+        raise ValueError(
+            f"torchvision's {kind.__name__} has no training part; its parts here: {', '.join(found) or 'none'}"
+        )
     return {ours[split]: images for split, images in found.items()}

@@ -14,7 +14,7 @@ def stamp(path: Path) -> Stamp:
     return facts.st_mtime_ns, facts.st_size
 
 
-class Memory:
+class FileCache:
     """Values by path, each with the stamp of the file that it was made from."""
 
     def __init__(self) -> None:
