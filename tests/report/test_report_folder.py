@@ -1,5 +1,6 @@
 """The folder of a report: complete, safe, and written again without harm."""
 
+import hashlib
 import json
 import math
 import re
@@ -16,7 +17,7 @@ from covid_cmsf.report.building import Report
 from covid_cmsf.report.data_files import rounded, script, write_data
 from covid_cmsf.report.file_cache import FileCache
 from covid_cmsf.report.options import Options
-from covid_cmsf.report.page import read_mark
+from covid_cmsf.report.page import PLOTLY, read_mark
 from covid_cmsf.report.provenance import typed
 from covid_cmsf.report.serving import address_of, follow, start_server
 from tests.report.made_up_plan import ODD, make_image_run
@@ -90,6 +91,16 @@ def test_nothing_in_the_page_names_another_place() -> None:
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|//cdn|@import|\bfetch\(|XMLHttpRequest|innerHTML|\beval\(", text), path.name
         assert path.suffix != ".js" or f"assets/{path.name}" in (folder / "page.html").read_text()
+
+
+def test_the_plotting_library_is_what_its_table_says() -> None:
+    folder = Path(__file__).parents[2] / "covid_cmsf" / "report" / "vendor"
+    library = (folder / PLOTLY).read_bytes()
+    (row,) = [line for line in (folder / "README.md").read_text().splitlines() if line.startswith(f"| `{PLOTLY}`")]
+    _, _, origin, version, _, digest, _ = (cell.strip() for cell in row.split("|"))
+    assert digest == f"`{hashlib.sha256(library).hexdigest()}`"
+    assert f"(cartesian - minified) v{version}".encode() in library[:200] and "plotly.js-cartesian-dist-min" in origin
+    assert "MIT License" in (folder / "plotly-LICENSE").read_text()
 
 
 def test_folders_that_are_something_else_are_refused(plan: Path, tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ Report.charts = (() => {
   const drawn = new Map(); // element -> what it shows, for a change of theme
   const library = new Promise((resolve, reject) => {
     const tag = document.createElement("script");
-    tag.src = "assets/plotly.min.js";
+    tag.src = "assets/plotly-cartesian.min.js";
     tag.onload = () => resolve(window.Plotly);
-    tag.onerror = () => reject(new Error("assets/plotly.min.js could not be read"));
+    tag.onerror = () => reject(new Error("assets/plotly-cartesian.min.js could not be read"));
     document.head.append(tag);
   });
 
