@@ -58,9 +58,21 @@ PRESETS: dict[str, dict[Kind, Augmentation]] = {
 
 
 @cache
-def preset(name: str, kind: Kind, *, size: int | None = None, scale: tuple[float, float] | None = None) -> Augmentation:
-    """The named pipeline for a kind of picture, at another size or with other crops if asked."""
+def preset(
+    name: str,
+    kind: Kind,
+    *,
+    size: int | None = None,
+    scale: tuple[float, float] | None = None,
+    blur: float | None = None,
+) -> Augmentation:
+    """The named pipeline for a kind of picture, at another size or with other crops if asked.
+
+    `blur` is the chance of a blur in pipelines that have one: its width is in pixels, and too much for small images.
+    """
     if name not in PRESETS:
         raise ValueError(f"unknown augmentation {name!r}; choose from {', '.join(PRESETS)}")
-    changes = {key: value for key, value in (("size", size), ("scale", scale)) if value is not None}
-    return Augmentation.model_validate({**PRESETS[name][kind].model_dump(), **changes})
+    usual = PRESETS[name][kind]
+    wanted = {"size": size, "scale": scale, "blur": blur if usual.blur > 0 else None}
+    changes = {key: value for key, value in wanted.items() if value is not None}
+    return Augmentation.model_validate({**usual.model_dump(), **changes})

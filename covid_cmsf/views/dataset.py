@@ -111,7 +111,9 @@ class ViewDataset(Dataset[Sample]):
                 continue
             codes = stored[chosen.name]
             size = self.settings.frame_size if chosen.single_frame else self.settings.size
-            augmentation = preset(plan.preset, chosen.kind, size=size, scale=self.settings.crop)
+            augmentation = preset(
+                plan.preset, chosen.kind, size=size, scale=self.settings.crop, blur=self.settings.blur
+            )
             height, width = codes.shape[-2:]
             draw = draw_view(augmentation, np.random.default_rng(dice), height=height, width=width)
             view = cut(codes, draw.geometry, augmentation.size)

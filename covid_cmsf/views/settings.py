@@ -24,6 +24,9 @@ class ViewSettings(Settings):
     crop: tuple[float, float] | None = Field(
         default=None, description="area of random crops, share of the frame, where the preset's (0.2 to 1) won't do"
     )
+    blur: float | None = Field(
+        default=None, ge=0, le=1, description="chance of a blur, where that of strong views (0.5) won't do; 0: none"
+    )
     share_geometry: bool = Field(default=True, description="RGB and flow of a view share crop and flip")
     flow_style: FlowStyle = Field(default="motion", description="coclr: as released CoCLR weights expect flow")
 

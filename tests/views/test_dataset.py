@@ -94,6 +94,17 @@ def test_crops_can_be_kept_large() -> None:
     assert max(areas) - min(areas) > 0.1
 
 
+def test_strong_views_can_go_without_blur() -> None:
+    def blurs(blur: float | None) -> list[bool]:
+        data = dataset(blur=blur, pairing="weak_strong", defer=True)
+        draws = [data[Key(0, position, 3)].draws for position in range(40)]
+        assert not any(target["rgb"].sigma for _, target in draws)  # weak views have none to begin with
+        return [bool(online["rgb"].sigma) for online, _ in draws]
+
+    assert 8 < sum(blurs(None)) < 32
+    assert not any(blurs(0.0)) and all(blurs(1.0))
+
+
 def test_they_differ_when_geometry_is_not_shared() -> None:
     data = dataset(pairing="weak_weak", flow_style="coclr", share_geometry=False)
     samples = [data[Key(0, position, 3)].views[0] for position in range(6)]
