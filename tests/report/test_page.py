@@ -177,6 +177,25 @@ def test_the_numbers_of_the_page_are_those_of_the_table(written: Path, plan: Pat
         assert [change["change"] for change in one["changes"]["hurt"]] == pytest.approx(worst)
 
 
+def test_clips_can_be_stopped_and_stand_still_where_the_system_says_so(written: Path, open_page: Any) -> None:
+    opened = open_page(written)
+    opened.page.wait_for_selector("#neighbours .query img.loop")
+    query = opened.page.locator("#neighbours .query").first
+    query.scroll_into_view_if_needed()
+    loops, stills = query.locator("img.loop"), query.locator("canvas.still")
+    of_query = "document.querySelector('#neighbours .query').querySelectorAll('img.loop')"
+    opened.page.wait_for_function(f"() => [...{of_query}].every((one) => one.complete && one.naturalWidth)")
+    shown = loops.count()
+    opened.page.get_by_label("Stop the clips").click()
+    assert (loops.count(), stills.count()) == (0, shown) and shown > 2
+    assert stills.first.bounding_box()["width"] > 20 and ", RGB" in stills.first.get_attribute("aria-label")
+    opened.page.get_by_label("Let the clips run").click()
+    assert (loops.count(), stills.count()) == (shown, 0)
+    quiet = open_page(written, reduced_motion="reduce")
+    quiet.page.locator("#neighbours").scroll_into_view_if_needed()
+    quiet.page.wait_for_selector("#neighbours .query canvas.still")
+
+
 def test_chips_switch_curves_off_and_hover_shows_the_clip(written: Path, open_page: Any) -> None:
     opened = open_page(written)
     opened.see_all()

@@ -5,7 +5,8 @@ Report.clips = (() => {
 
   function picture(file, words) {
     if (!file) return null;
-    return el("img", { src: `${Report.data.report.pictures}/${file}`, alt: words, loading: "lazy", decoding: "async" });
+    return Report.motion.watch(
+      el("img", { src: `${Report.data.report.pictures}/${file}`, alt: words, loading: "lazy", decoding: "async" }));
   }
 
   // files: [rgb, flow]; kinds: which of them to show.

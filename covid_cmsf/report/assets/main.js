@@ -58,6 +58,7 @@
   const order = ["overview", "comparison", "curves", "neighbours", "map", "errors", "data", "provenance"];
   sections.sort((a, b) => order.indexOf(a.id) - order.indexOf(b.id));
   byId("theme").addEventListener("click", Report.theme.toggle);
+  Report.motion.start();
   window.addEventListener("scroll", mark, { passive: true });
   drawAll();
   if (location.hash && byId(location.hash.slice(1))) byId(location.hash.slice(1)).scrollIntoView();
