@@ -77,6 +77,8 @@ class EvaluationSettings(Settings):
     """How every stage is measured."""
 
     protocol: Literal["clean", "coclr"] = "clean"
+    clips: str | None = Field(default=None, description="to measure on, where they are not those of training")
+    split: str | None = Field(default=None, description="of the clips to measure on; None: that of training")
     gallery: str = "train"
     query: str = "test"
     windows: int | None = Field(default=None, ge=1, description="clips of a video; None: the protocol's choice")

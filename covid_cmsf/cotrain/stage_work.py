@@ -84,10 +84,10 @@ def measure(stage: Stage, runtime: RuntimeSettings) -> dict[str, Any]:
     )
     features = extract_features(
         subject,
-        open_clips(stage.clips),
+        open_clips(evaluation.clips or stage.clips),
         stage.folder / "features.safetensors",
         showing=showing,
-        split=stage.split,
+        split=evaluation.split or stage.split,
         device=chosen,
         num_workers=runtime.workers,
         replace=True,

@@ -12,7 +12,7 @@ from covid_cmsf.clips.flow_colours import wheel_picture
 
 MARK = "report.json"  # says that a folder is a report, and of what
 PLOTLY = "plotly-cartesian.min.js"  # lines, bars, heat maps: a third of the whole library, and faster to start
-# V8 then compiles all of it on a thread beside the page's: measured, the first chart stands after 1.1 s instead of 1.6 s.
+# V8 then compiles all of it on a thread beside the page's: measured, the first chart stands after 1.1 s, not 1.6 s.
 COMPILE_HINT = b"//# allFunctionsCalledOnLoad\n"
 
 

@@ -46,7 +46,9 @@ class PlanFolder:
 
     @property
     def clips(self) -> str | None:
-        """The address of its clips."""
+        """The address of the clips that it was measured on."""
+        if self.settings is not None and self.settings.evaluation.clips is not None:
+            return self.settings.evaluation.clips
         for stage in self.stages:
             if stage.settings is not None or stage.config.get("clips"):
                 return str(stage.config.get("clips") or (stage.settings and stage.settings.clips))

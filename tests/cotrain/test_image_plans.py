@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from covid_cmsf.cli.app import app
 from covid_cmsf.cotrain.run import graphs_of, load_plan, write_results
+from covid_cmsf.report.plan_folder import read_folder
 from tests.pictures import make_image_folder
 
 SETTINGS = {
@@ -44,3 +45,20 @@ def test_a_plan_on_images_ends_in_a_table_with_transfer_beside_it(tmp_path: Path
     chosen = load_plan(plan, [])
     rows = write_results(chosen, graphs_of(chosen, out, place=tmp_path), out)
     assert rows[1]["transfer"] == 55.5 and "| 55.5 |" in (out / "table.md").read_text()
+
+
+def test_a_plan_can_be_measured_on_other_images_than_it_learned_from(tmp_path: Path) -> None:
+    images = make_image_folder(tmp_path / "set")
+    stages = [{"name": "xent", "method": {"name": "xent"}}]
+    values = {"settings": {"clips": f"{images}?per_class=4", **SETTINGS}, "stages": stages}
+    plan, out = tmp_path / "plan.yaml", tmp_path / "out"
+    plan.write_text(yaml.safe_dump(values))
+    sizes = []
+    for other in ([], [f"evaluation.clips={images}"]):
+        done = CliRunner().invoke(app, ["cotrain", str(plan), *other, "--out", str(out)], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        sizes.append(json.loads((out / "xent" / "linear.json").read_text())["num_gallery"])
+    num_classes = len(list((images / "train").iterdir()))
+    assert sizes == [4 * num_classes, sum(1 for _ in (images / "train").glob("*/*"))] and sizes[0] < sizes[1]
+    assert not (out / "replaced").exists()  # the second time it was only measured again
+    assert read_folder(out, "plan").clips == str(images)
