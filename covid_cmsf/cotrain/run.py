@@ -9,10 +9,11 @@ import torch
 
 from covid_cmsf import exit_codes
 from covid_cmsf.atomic import write_text_atomic
+from covid_cmsf.clips import open_clips
 from covid_cmsf.config import load_config
 from covid_cmsf.cotrain.executor import Execution, execute, folder_of, ready_for
 from covid_cmsf.cotrain.graph import Stage, build_graph
-from covid_cmsf.cotrain.plan import PlanSettings
+from covid_cmsf.cotrain.plan import EvaluationSettings, PlanSettings
 from covid_cmsf.cotrain.stage_work import do_stage
 from covid_cmsf.cotrain.table import Row, over_seeds, rows_of, write_tables
 from covid_cmsf.training.run_folder import locked
@@ -46,6 +47,7 @@ def run_plan(
 ) -> tuple[int, list[Row]]:
     """Does what is not done yet; returns an exit code and the table, which is also written into `out`."""
     graphs = graphs_of(plan, out, place=place)
+    check_evaluation(plan.evaluation, graphs[0])
     places = places_for(parallel, num_processes)
     out.mkdir(parents=True, exist_ok=True)
     code = exit_codes.DONE
@@ -63,6 +65,14 @@ def run_plan(
             if stop.asked:
                 break
     return code, write_results(plan, graphs, out)
+
+
+def check_evaluation(evaluation: EvaluationSettings, stages: list[Stage]) -> None:
+    """Other clips to measure on must be there, with their split and part, before anything is trained."""
+    if evaluation.clips is not None:
+        clips = open_clips(evaluation.clips)
+        for split in {evaluation.split or stage.split for stage in stages}:
+            clips.select(split, evaluation.query)
 
 
 def write_results(plan: PlanSettings, graphs: list[list[Stage]], out: Path) -> list[Row]:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 from typer.testing import CliRunner
 
@@ -62,3 +63,17 @@ def test_a_plan_can_be_measured_on_other_images_than_it_learned_from(tmp_path: P
     assert sizes == [4 * num_classes, sum(1 for _ in (images / "train").glob("*/*"))] and sizes[0] < sizes[1]
     assert not (out / "replaced").exists()  # the second time it was only measured again
     assert read_folder(out, "plan").clips == str(images)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [("clips={tmp}/sett", "sett"), ("clips={tmp}/set evaluation.split=second", "no split 'second'")]
+)
+def test_other_images_are_looked_for_before_anything_is_trained(tmp_path: Path, wrong: str, words: str) -> None:
+    images = make_image_folder(tmp_path / "set")
+    values = {"settings": {"clips": str(images), **SETTINGS}, "stages": [{"name": "xent", "method": {"name": "xent"}}]}
+    plan, out = tmp_path / "plan.yaml", tmp_path / "out"
+    plan.write_text(yaml.safe_dump(values))
+    changes = f"evaluation.{wrong.format(tmp=tmp_path)}".split()
+    done = CliRunner().invoke(app, ["cotrain", str(plan), *changes, "--out", str(out)])
+    assert isinstance(done.exception, ValueError | OSError) and words in str(done.exception)
+    assert not out.exists()
