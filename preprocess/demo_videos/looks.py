@@ -33,7 +33,7 @@ class Place:
 
 
 FINE, COARSE = 1.1, 2.2
-HUE_SPREAD = 0.045  # within a place; twelve hues share the circle
+HUE_SPREAD = 0.1  # within a place; twelve hues share the circle
 # Where a class is at home: the place of most of its groups.
 HOMES = {
     "Bounce": Place("checks", FINE, hue=0.75),

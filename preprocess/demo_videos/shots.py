@@ -4,7 +4,7 @@
 
 Camera motion, speed and moving distractors say nothing about the class. A camera that moves much is all that a network
 without labels learns from flow, so its motion grows with the square of the difficulty. Distractors wear the ground's
-own texture, so RGB hardly sees them.
+own texture, so RGB hardly sees them; some clips have none, others several.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from preprocess.demo_videos.motions import Motion
 
 Array: TypeAlias = NDArray[np.float64]
+MAX_DISTRACTORS = 4
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Shot:
 def draw_shot(rng: np.random.Generator, motion: Motion, *, num_frames: int, fps: int, difficulty: float) -> Shot:
     """Draws one clip of a class."""
     seconds = np.arange(num_frames) / fps
-    num_distractors = round(4 * difficulty)
+    num_distractors = int(rng.binomial(MAX_DISTRACTORS, difficulty))
     return Shot(
         bodies=draw_bodies(rng, motion, seconds, difficulty),
         distractors=draw_distractors(rng, num_distractors, seconds),

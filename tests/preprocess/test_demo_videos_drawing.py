@@ -150,7 +150,18 @@ def test_clips_of_a_group_move_differently() -> None:
     one, two = (draw_shot(np.random.default_rng(seed), motion, num_frames=8, fps=25, difficulty=0.5) for seed in (1, 2))
     assert np.abs(one.camera - two.camera).max() > 0.01
     assert np.abs(one.bodies - two.bodies).max() > 0.01
-    assert np.abs(one.distractors - two.distractors).max() > 0.01
+    assert np.abs(one.distractors[0] - two.distractors[0]).max() > 0.01
+
+
+@pytest.mark.parametrize("difficulty", [0.1, 0.5, 0.9])
+def test_the_number_of_distractors_varies_between_clips_and_grows_with_difficulty(difficulty: float) -> None:
+    shots = [
+        draw_shot(np.random.default_rng(seed), MOTIONS["Spin"], num_frames=2, fps=25, difficulty=difficulty)
+        for seed in range(300)
+    ]
+    counts = [len(shot.distractors) for shot in shots]
+    assert len(set(counts)) > 1
+    assert abs(np.mean(counts) - 4 * difficulty) < 0.2  # more than three standard errors
 
 
 def test_without_difficulty_the_camera_stands_still_and_nothing_distracts() -> None:
