@@ -150,7 +150,17 @@ def _in_stage(work: Callable[[Stage, str], None], stage: Stage, device: str) -> 
     threading.Thread(target=_end_with_the_plan, daemon=True).start()
     for number in SIGNALS:
         signal.signal(number, _stop_here)
-    work(stage, device)
+    try:
+        work(stage, device)
+    finally:
+        _end_workers()
+
+
+def _end_workers() -> None:
+    """Kills data loading workers that an interruption left behind: asked once they live on, and Python would wait."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes their end for a failure
+    for worker in multiprocessing.active_children():
+        worker.kill()
 
 
 def _stop_here(number: int, frame: FrameType | None) -> None:
