@@ -14,7 +14,7 @@ from covid_cmsf import exit_codes
 from covid_cmsf.cotrain.executor import _in_stage
 from covid_cmsf.views.loader import start_worker
 
-PATIENCE = 60  # seconds; a stage that hangs would wait for ever
+PATIENCE = 180  # seconds; a stage that hangs would wait for ever
 
 
 class Numbers(Dataset[int]):
