@@ -37,6 +37,7 @@ def read_numbers(begun: Any, device: str) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_stage_ends_when_asked_to_while_workers_load_its_data(number: int, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
