@@ -113,7 +113,7 @@ def draw_light(rng: np.random.Generator, width: int, height: int) -> Image:
 def paint(
     rng: np.random.Generator, rows: int, columns: int, colours: Image, pattern: str, *, scale: float, unit: float
 ) -> Image:
-    """A surface (rows, columns, 3) of two colours in this pattern; some fine noise, without a scale, gives flow a hold."""
+    """A surface (rows, columns, 3) of two colours in this pattern; fine noise, without a scale, gives flow a hold."""
     drawn = PATTERNS[pattern](rng, rows, columns, unit * scale)
     mixture = 0.85 * drawn + 0.15 * cloud(rng, rows, columns, cell=unit * rng.uniform(4, 8))
     return colours[0] + mixture[..., None] * (colours[1] - colours[0])
