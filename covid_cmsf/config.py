@@ -1,6 +1,6 @@
 """Typed configuration: YAML file <- `extends` <- `key=value`, checked by a pydantic model.
 
-    settings = load_config(TrainSettings, Path("configs/demo.yaml"), ["optimiser.lr=1e-3"])
+    settings = load_config(TrainSettings, Path("configs/demo.yaml"), ["optimizer.lr=1e-3"])
 
 Unknown keys, repeated keys and wrong types are errors that name the key and what would be accepted.
 """

@@ -17,7 +17,7 @@ from covid_cmsf.clips.flow_codes import encode_flow, stack_components
 from covid_cmsf.clips.store_info import StoreInfo
 from covid_cmsf.hashes import file_sha256
 from preprocess.encoding import FLOW_FINER, ClipWriter
-from preprocess.flow import FlowBackend, to_grey
+from preprocess.flow import FlowBackend, to_gray
 
 CHUNK = 16  # frames handled together: one batch for a GPU, one progress message for the screen
 Frame = NDArray[np.uint8]
@@ -101,7 +101,7 @@ class RgbSink:
 
 
 class FlowSink:
-    """Frames -> the flow file: one picture a pair of neighbouring frames, also across chunks."""
+    """Frames -> the flow file: one picture a pair of neighboring frames, also across chunks."""
 
     def __init__(self, writer: ClipWriter, flow: FlowBackend, bound: float) -> None:
         self.writer = writer
@@ -109,9 +109,9 @@ class FlowSink:
         self._previous: list[Frame] = []
 
     def add(self, frames: list[Frame]) -> None:
-        grey = self._previous + [to_grey(frame) for frame in frames]
-        self._previous = grey[-1:]
-        codes = encode_flow(self._flow(np.stack(grey)), self._bound)  # (N, 2, H, W)
+        gray = self._previous + [to_gray(frame) for frame in frames]
+        self._previous = gray[-1:]
+        codes = encode_flow(self._flow(np.stack(gray)), self._bound)  # (N, 2, H, W)
         for picture in stack_components(codes):
             self.writer.write_luma(picture)
 

@@ -49,7 +49,7 @@ class ClipWriter:
         self._encode(self._reformatter.reformat(picture, format="yuv420p", threads=1))
 
     def write_luma(self, frame: NDArray[np.uint8]) -> None:
-        """Appends an (H, W) grey frame whose values are kept as they are, full range."""
+        """Appends an (H, W) gray frame whose values are kept as they are, full range."""
         height, width = frame.shape
         neutral = np.full((height // 2, width), 128, np.uint8)
         picture = av.VideoFrame.from_ndarray(np.concatenate([frame, neutral]), format="yuv420p")

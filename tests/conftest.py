@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def real_videos() -> Path:
-    """The folder `videos/<Class>/*.avi` of real UCF-101 clips; its neighbour `splits/` has the lists."""
+    """The folder `videos/<Class>/*.avi` of real UCF-101 clips; its neighbor `splits/` has the lists."""
     assert REAL is not None, "mark the test with `real`"
     path = Path(REAL) / "videos"
     assert path.is_dir(), f"COVID_CMSF_REAL_VIDEOS={REAL} has no folder videos/"

@@ -1,4 +1,4 @@
-"""Sets of small images for tests: folders of PNG files, IDX files. Classes differ in colour and in a bar."""
+"""Sets of small images for tests: folders of PNG files, IDX files. Classes differ in color and in a bar."""
 
 import gzip
 import struct
@@ -10,7 +10,7 @@ from PIL import Image
 
 
 def picture(label: int, number: int, *, size: int = 20) -> NDArray[np.uint8]:
-    """(size, size, 3) noise with the class's colour and bar."""
+    """(size, size, 3) noise with the class's color and bar."""
     rng = np.random.default_rng([label, number])
     image = rng.integers(0, 60, (size, size, 3))
     image[..., label % 3] += 90
@@ -36,7 +36,7 @@ def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
 
 
 def make_idx_folder(root: Path, *, classes: int = 3, train: int = 8, test: int = 3, suffix: str = ".gz") -> Path:
-    """Grey images of both parts; returns root."""
+    """Gray images of both parts; returns root."""
     root.mkdir(parents=True, exist_ok=True)
     for name, count, first in (("train", train, 0), ("t10k", test, 1000)):
         labels = np.arange(classes * count) % classes

@@ -9,37 +9,37 @@ from pydantic import Field, field_validator, model_validator
 from covid_cmsf.config import Settings, load_config, parse_override
 
 
-class Optimiser(Settings):
+class Optimizer(Settings):
     lr: float = 0.1
     name: str = "adam"
 
 
 class Train(Settings):
     epochs: int = 10
-    optimiser: Optimiser = Optimiser()
-    second: Optimiser | None = None
+    optimizer: Optimizer = Optimizer()
+    second: Optimizer | None = None
 
 
 def test_a_file_extends_others_and_overrides_win(tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text("epochs: 3\noptimiser: {lr: 0.5, name: sgd}\n")
-    (tmp_path / "run.yaml").write_text("extends: base.yaml\noptimiser: {lr: 0.25}\n")
+    (tmp_path / "base.yaml").write_text("epochs: 3\noptimizer: {lr: 0.5, name: sgd}\n")
+    (tmp_path / "run.yaml").write_text("extends: base.yaml\noptimizer: {lr: 0.25}\n")
     settings = load_config(Train, tmp_path / "run.yaml", ["epochs=7"])
-    assert settings == Train(epochs=7, optimiser=Optimiser(lr=0.25, name="sgd"))
+    assert settings == Train(epochs=7, optimizer=Optimizer(lr=0.25, name="sgd"))
 
 
 def test_scientific_notation_is_a_number_in_files_and_overrides(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text("optimiser: {lr: 1e-3}\n")
-    assert load_config(Train, tmp_path / "run.yaml").optimiser.lr == 1e-3
-    assert load_config(Train, None, ["++optimiser.lr=2e-4"]).optimiser.lr == 2e-4
+    (tmp_path / "run.yaml").write_text("optimizer: {lr: 1e-3}\n")
+    assert load_config(Train, tmp_path / "run.yaml").optimizer.lr == 1e-3
+    assert load_config(Train, None, ["++optimizer.lr=2e-4"]).optimizer.lr == 2e-4
 
 
 def test_an_unknown_key_is_an_error_with_the_nearest_match(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text("optimiser: {nmae: 1}\n")
-    with pytest.raises(ValueError, match=r"run.yaml.*unknown key 'optimiser.nmae'; did you mean 'name'"):
+    (tmp_path / "run.yaml").write_text("optimizer: {nmae: 1}\n")
+    with pytest.raises(ValueError, match=r"run.yaml.*unknown key 'optimizer.nmae'; did you mean 'name'"):
         load_config(Train, tmp_path / "run.yaml")
     with pytest.raises(ValueError, match="did you mean 'name'"):
         load_config(Train, None, ["second.nmae=x"])
-    with pytest.raises(ValueError, match="known here: epochs, optimiser, second"):
+    with pytest.raises(ValueError, match="known here: epochs, optimizer, second"):
         load_config(Train, None, ["zzz=1"])
 
 
@@ -48,7 +48,7 @@ def test_an_unknown_key_is_an_error_with_the_nearest_match(tmp_path: Path) -> No
     [
         ("epochs: many", "epochs = 'many'"),
         ("epochs: 2.5", "epochs = 2.5"),
-        ("optimiser: {lr: .nan}", "optimiser.lr"),
+        ("optimizer: {lr: .nan}", "optimizer.lr"),
         ("- a\n- b", "must hold a mapping"),
         ("epochs: [1", "not valid YAML"),
         ("extends: 3", "extends must be a path"),

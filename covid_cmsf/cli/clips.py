@@ -20,10 +20,10 @@ STORE = typer.Argument(..., help="Folder of the clip store.", show_default=False
 def info(clips: Path = STORE, as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> None:
     """Counts by class and split, sizes, hours, how much things move."""
     from covid_cmsf.clips.store import ClipStore
-    from covid_cmsf.clips.summary import summarise
+    from covid_cmsf.clips.summary import summarize
 
     store = ClipStore.open(clips)
-    summary = summarise(store)
+    summary = summarize(store)
     if as_json:
         typer.echo(json.dumps({**asdict(summary), "store": store.info.model_dump(mode="json")}))
         return
@@ -34,7 +34,7 @@ def info(clips: Path = STORE, as_json: bool = typer.Option(False, "--json", help
     for name, splits in summary.classes.items():
         counts = [splits[split].get(part, 0) for split, part in columns]
         total = sum(record.class_name == name for record in store.records)
-        table.add_row(name or "(unlabelled)", labels[name], str(total), *map(str, counts))
+        table.add_row(name or "(unlabeled)", labels[name], str(total), *map(str, counts))
     totals = [summary.parts[split][part] for split, part in columns]
     table.add_section()
     table.add_row("all", "", str(summary.num_videos), *map(str, totals))
@@ -84,7 +84,7 @@ def show(
     out: Path = typer.Option(..., "--out", help="PNG file to write.", show_default=False),
     columns: int = typer.Option(8, min=2, max=32, help="Frames in a row."),
 ) -> None:
-    """Draw a contact sheet: frames above, flow in the usual colour wheel below."""
+    """Draw a contact sheet: frames above, flow in the usual color wheel below."""
     from covid_cmsf.clips import open_clips
     from covid_cmsf.clips.contact_sheet import draw_contact_sheet
 

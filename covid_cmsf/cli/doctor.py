@@ -11,7 +11,7 @@ from rich.table import Table
 
 from covid_cmsf import __version__, exit_codes
 
-COLOURS = {"good": "green", "careful": "yellow", "bad": "red"}
+COLORS = {"good": "green", "careful": "yellow", "bad": "red"}
 
 
 def doctor(
@@ -29,8 +29,8 @@ def doctor(
     else:
         table = Table("what", "", "found", title=f"covid-cmsf {__version__}")
         for finding in findings:
-            colour = COLOURS[finding.verdict]
-            table.add_row(escape(finding.what), f"[{colour}]{finding.verdict}[/]", escape(finding.words))
+            color = COLORS[finding.verdict]
+            table.add_row(escape(finding.what), f"[{color}]{finding.verdict}[/]", escape(finding.words))
         out = Console()
         out.print(table)
         if bad:

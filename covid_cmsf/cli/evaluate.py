@@ -26,7 +26,7 @@ app = typer.Typer(no_args_is_help=True, help="Numbers: retrieval, linear probe, 
 
 FEATURES = typer.Argument(..., help="A file that `covid-cmsf extract` wrote.", show_default=False)
 GALLERY = typer.Option("train", "--gallery", help="Part to search in or learn from: train, or fit for tuning.")
-CENTRE = typer.Option(None, "--centre", help="train, own or none; by default train (clean), own (coclr).")
+CENTER = typer.Option(None, "--center", help="train, own or none; by default train (clean), own (coclr).")
 OUT = typer.Option(None, "--out", "-o", help="JSON file for the result.")
 
 
@@ -35,7 +35,7 @@ def retrieval(
     features: Path = FEATURES,
     gallery: str = GALLERY,
     query: str = QUERY,
-    centre: str | None = CENTRE,
+    center: str | None = CENTER,
     allow_shared_sources: bool = ALLOW,
     val_share: float = VAL_SHARE,
     seed: int = SEED,
@@ -52,7 +52,7 @@ def retrieval(
         loaded,
         gallery=gallery,
         query=query,
-        centring=centre,
+        centering=center,
         allow_shared_sources=allow_shared_sources,
         val_share=val_share,
         seed=seed,
@@ -132,17 +132,17 @@ def linear(
 @app.command()
 def knn(
     features: Path = FEATURES,
-    k: list[int] = typer.Option([1, 20], "--k", min=1, help="Neighbours that vote; may be given several times."),
+    k: list[int] = typer.Option([1, 20], "--k", min=1, help="Neighbors that vote; may be given several times."),
     gallery: str = GALLERY,
     query: str = QUERY,
-    centre: str | None = CENTRE,
+    center: str | None = CENTER,
     allow_shared_sources: bool = ALLOW,
     val_share: float = VAL_SHARE,
     seed: int = SEED,
     out: Path | None = OUT,
     as_json: bool = JSON,
 ) -> None:
-    """The k nearest neighbours vote on the class; every vote counts the same."""
+    """The k nearest neighbors vote on the class; every vote counts the same."""
     from covid_cmsf.evaluation.features import load_features
     from covid_cmsf.evaluation.knn import evaluate_knn
     from covid_cmsf.evaluation.tables import knn_table
@@ -150,10 +150,10 @@ def knn(
     loaded = load_features(features)
     result = evaluate_knn(
         loaded,
-        num_neighbours=k,
+        num_neighbors=k,
         gallery=gallery,
         query=query,
-        centring=centre,
+        centering=center,
         allow_shared_sources=allow_shared_sources,
         val_share=val_share,
         seed=seed,
@@ -172,7 +172,7 @@ def fusion(
     second: Path = typer.Argument(..., help="The same of the other.", show_default=False),
     gallery: str = GALLERY,
     query: str = QUERY,
-    centre: str | None = CENTRE,
+    center: str | None = CENTER,
     allow_shared_sources: bool = ALLOW,
     val_share: float = VAL_SHARE,
     seed: int = SEED,
@@ -194,7 +194,7 @@ def fusion(
         *streams,
         gallery=gallery,
         query=query,
-        centring=centre,
+        centering=center,
         allow_shared_sources=allow_shared_sources,
         val_share=val_share,
         seed=seed,
@@ -218,7 +218,7 @@ def baselines(
     out: Path | None = OUT,
     as_json: bool = JSON,
 ) -> None:
-    """What costs nothing: chance, colour and flow histograms, random weights."""
+    """What costs nothing: chance, color and flow histograms, random weights."""
     from contextlib import nullcontext
     from tempfile import TemporaryDirectory
 

@@ -62,7 +62,7 @@ def finetune(
     force: bool = FORCE,
     as_json: bool = JSON,
 ) -> None:
-    """Train encoder and classifier on labelled clips (the recipe of Han et al.), then test once.
+    """Train encoder and classifier on labeled clips (the recipe of Han et al.), then test once.
 
     The epoch is chosen on a part of the training sources. The same command continues when it was stopped.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SHOWN = 10  # of the videos that were set aside
 
 PART = typer.Option(None, "--part", help="Which network of the file: online (default), target or guide.")
-MODALITY = typer.Option(None, "--modality", help="rgb, flow, rgbdiff or frame (centre frame, for 2D networks).")
+MODALITY = typer.Option(None, "--modality", help="rgb, flow, rgbdiff or frame (center frame, for 2D networks).")
 LENGTH = typer.Option(None, "--length", min=1, help="Frames of a window, if not as trained.")
 SIZE = typer.Option(None, "--size", min=8, help="Pixels, if not as trained.")
 STRIDE = typer.Option(None, "--stride", min=1, help="Frames from one to the next, if not as trained.")

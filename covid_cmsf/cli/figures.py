@@ -5,11 +5,11 @@ from pathlib import Path
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Figures of the paper from runs: neighbours under noise, noise curves.")
+app = typer.Typer(no_args_is_help=True, help="Figures of the paper from runs: neighbors under noise, noise curves.")
 
 
 @app.command()
-def neighbours(
+def neighbors(
     run: Path = typer.Argument(..., help="Folder of a run or stage that was trained on images.", show_default=False),
     features: Path | None = typer.Option(
         None, "--features", help="Features of its training images; by default features.safetensors in the folder."
@@ -22,7 +22,7 @@ def neighbours(
     """Nearest images with the same (partly wrong) label: of a right query, of a wrong one, and random (figure 2)."""
     from covid_cmsf.atomic import write_text_atomic
     from covid_cmsf.report.gallery_picture import draw_gallery
-    from covid_cmsf.report.noisy_neighbours import as_values
+    from covid_cmsf.report.noisy_neighbors import as_values
     from covid_cmsf.report.noisy_run import run_gallery
 
     _check_folder(out)

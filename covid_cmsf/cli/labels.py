@@ -54,7 +54,7 @@ def fraction(
     records = _training(clips, split)
     labels = known_share(np.array([record.label for record in records]), share=share, seed=seed)
     write_known_list(out, records, labels)
-    typer.echo(f"{out}: {int((labels >= 0).sum())} of {len(records)} images are labelled")
+    typer.echo(f"{out}: {int((labels >= 0).sum())} of {len(records)} images are labeled")
 
 
 def _training(clips: str, split: str) -> "list[ClipRecord]":

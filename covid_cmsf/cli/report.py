@@ -18,7 +18,7 @@ def report(
     port: int = typer.Option(8765, "--port", min=0, max=65535, help="With --serve; 0: any that is free."),
     every: float = typer.Option(5.0, "--every", min=0.2, help="With --serve: seconds between looks at the files."),
     queries: int = typer.Option(60, "--queries", min=1, help="Videos in the gallery, some of every class."),
-    neighbours: int = typer.Option(8, "--neighbours", min=1, max=50, help="Neighbours shown of each."),
+    neighbors: int = typer.Option(8, "--neighbors", min=1, max=50, help="Neighbors shown of each."),
     query: list[str] = typer.Option([], "--query", help=QUERY_HELP, show_default=False),
     seed: int = typer.Option(0, "--seed", min=0, help="Draws the videos of the gallery."),
     clips: str | None = typer.Option(None, "--clips", help="Where the clips are now, if they have moved."),
@@ -27,7 +27,7 @@ def report(
     megabytes: float = typer.Option(25.0, "--megabytes", min=6, help="Of the folder: thumbnails are made to fit."),
     workers: int = typer.Option(2, "--workers", min=1, help="Threads that make thumbnails."),
 ) -> None:
-    """Write a page about plans and runs: tables, curves, neighbours, maps, errors, data, provenance.
+    """Write a page about plans and runs: tables, curves, neighbors, maps, errors, data, provenance.
 
     The folder is complete: it opens from disk, without a server or network. `--serve` without folders follows those of
     the report that is in --out already.
@@ -42,7 +42,7 @@ def report(
     chosen = list(paths or map(Path, read_mark(out)["of"]))
     options = Options(
         num_queries=queries,
-        num_neighbours=neighbours,
+        num_neighbors=neighbors,
         always=tuple(query),
         clips=clips,
         megabytes=megabytes,

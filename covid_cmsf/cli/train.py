@@ -14,7 +14,7 @@ def train(
         ..., help="A YAML file (configs/ has examples), or the folder of a run to continue.", show_default=False
     ),
     overrides: list[str] = typer.Argument(
-        None, help="Settings, for example modality=flow optimiser.lr=5e-4 method.k=5. Later ones win."
+        None, help="Settings, for example modality=flow optimizer.lr=5e-4 method.k=5. Later ones win."
     ),
     out: Path | None = typer.Option(
         None, "--out", help="Folder of the run. By default runs/ and the file's name.", show_default=False

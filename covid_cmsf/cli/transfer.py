@@ -22,8 +22,8 @@ def transfer(
         ..., "--out", "-o", help="Folder for features, trials and results; made if need be.", show_default=False
     ),
     trials: int = typer.Option(200, "--trials", min=1, help="Settings to try on each data set."),
-    normalise: str = typer.Option(
-        "standardise", "--normalise", help="none, unit (rows of length 1) or standardise (unit, then each dimension)."
+    normalize: str = typer.Option(
+        "standardize", "--normalize", help="none, unit (rows of length 1) or standardize (unit, then each dimension)."
     ),
     download: bool = typer.Option(False, "--download", help="Fetch data sets that are not there into ROOT."),
     executor: str = typer.Option("local", "--executor", help="local, or ray: Ray Tune, many trials at once."),
@@ -38,7 +38,7 @@ def transfer(
 ) -> None:
     """How well do an image encoder's frozen features serve other data sets?
 
-    The paper's transfer table. For each data set: features of the centre crop,
+    The paper's transfer table. For each data set: features of the center crop,
     logistic regression by LBFGS (iterations, learning rate and weight decay
     are searched on val), retrained on train + val, tested once.
 
@@ -67,7 +67,7 @@ def transfer(
     out.mkdir(parents=True, exist_ok=True)
     with stopped_by_sigterm():
         result = run_benchmark(
-            subject, opened, out, showing=showing, normalise=normalise, num_trials=trials, seed=seed,
+            subject, opened, out, showing=showing, normalize=normalize, num_trials=trials, seed=seed,
             executor=executor, device=chosen, bar=progress_bar, batch_size=batch_size, num_workers=workers,
             replace=force,
         )  # fmt: skip

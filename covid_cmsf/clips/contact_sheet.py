@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure, SubFigure
 
 from covid_cmsf.atomic import atomic_path
-from covid_cmsf.clips.flow_colours import flow_to_rgb, wheel_picture
+from covid_cmsf.clips.flow_colors import flow_to_rgb, wheel_picture
 from covid_cmsf.clips.interface import Clips
 from covid_cmsf.clips.manifest import ClipRecord
 
@@ -51,7 +51,7 @@ def _draw_clip(area: SubFigure, clips: Clips, record: ClipRecord, num_columns: i
                   bbox={"facecolor": "black", "alpha": 0.5, "pad": 1, "linewidth": 0})  # fmt: skip
     title = f"{record.video_id!r}   {record.num_frames} frames of {record.width}x{record.height}, {record.fps:.5g} fps"
     if record.num_flow:
-        title += f"   full colour: {scale:.1f} px a frame"
+        title += f"   full color: {scale:.1f} px a frame"
         legend = axes[1][0].inset_axes([0.0, 0.0, 0.22, 0.22 * record.width / max(1, record.height)])
         legend.imshow(wheel_picture(64))
         legend.axis("off")

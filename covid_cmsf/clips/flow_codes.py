@@ -25,7 +25,7 @@ def decode_flow(codes: NDArray[np.uint8], bound: float) -> NDArray[np.float32]:
 
 
 def stack_components(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """(T, 2, H, W) -> (T, 2H, W): x above y, as one grey picture."""
+    """(T, 2, H, W) -> (T, 2H, W): x above y, as one gray picture."""
     t, _, h, w = codes.shape
     return codes.reshape(t, 2 * h, w)
 

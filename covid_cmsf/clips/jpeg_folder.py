@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.interface import Clips, check_request
-from covid_cmsf.clips.jpeg_pictures import decode_grey, decode_rgb
+from covid_cmsf.clips.jpeg_pictures import decode_gray, decode_rgb
 from covid_cmsf.clips.manifest import ClipRecord
 
 FIRST = "img_00001.jpg"
@@ -60,7 +60,7 @@ class JpegFolder(Clips):
             paths = [folder / f"img_{number + 1:05d}.jpg" for number in frame_numbers]
             return torch.from_numpy(np.stack([decode_rgb(p.read_bytes(), str(p)) for p in paths])).permute(0, 3, 1, 2)
         pairs = [[folder / f"flow_{axis}_{number + 1:05d}.jpg" for axis in "xy"] for number in frame_numbers]
-        return torch.from_numpy(np.stack([[decode_grey(p.read_bytes(), str(p)) for p in pair] for pair in pairs]))
+        return torch.from_numpy(np.stack([[decode_gray(p.read_bytes(), str(p)) for p in pair] for pair in pairs]))
 
 
 def _record(folder: Path, name: str, classes: list[str]) -> ClipRecord:

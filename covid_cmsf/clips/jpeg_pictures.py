@@ -10,7 +10,7 @@ def decode_rgb(data: bytes, place: str) -> NDArray[np.uint8]:
     return np.ascontiguousarray(_decode(data, cv2.IMREAD_COLOR, place)[..., ::-1])
 
 
-def decode_grey(data: bytes, place: str) -> NDArray[np.uint8]:
+def decode_gray(data: bytes, place: str) -> NDArray[np.uint8]:
     """(H, W)."""
     return _decode(data, cv2.IMREAD_GRAYSCALE, place)
 

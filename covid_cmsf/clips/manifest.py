@@ -18,8 +18,8 @@ class ClipRecord:
 
     video_id: str  # "<Class>/<video>", the path of its files below rgb/ and flow/ without ".mp4"
     source: str  # footage that sibling clips share; a UCF group
-    class_name: str  # empty when unlabelled
-    label: int  # 0-based; -1 when unlabelled
+    class_name: str  # empty when unlabeled
+    label: int  # 0-based; -1 when unlabeled
     num_frames: int
     num_flow: int  # num_frames - 1, or 0 in a store without flow
     fps: float

@@ -26,7 +26,7 @@ class StoreSummary:
     flow: dict[str, float] | None
 
 
-def summarise(store: ClipStore, *, num_sampled: int = 20) -> StoreSummary:
+def summarize(store: ClipStore, *, num_sampled: int = 20) -> StoreSummary:
     """Counts everything; the motion is measured on `num_sampled` videos drawn with a fixed seed."""
     records = store.records
     part_of = {

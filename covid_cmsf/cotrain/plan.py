@@ -11,8 +11,8 @@ from covid_cmsf.training.settings import known_modality
 Values = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Control = Literal["continued", "msf", "oracle"]
-Histogram = Literal["colour", "flow"]
-Baseline = Literal["chance", "colour", "flow", "random"]
+Histogram = Literal["color", "flow"]
+Baseline = Literal["chance", "color", "flow", "random"]
 
 
 class Published(Settings):

@@ -59,7 +59,7 @@ def _baselines(plan: PlanSettings) -> list[StageSettings]:
             encoder = str(plan.settings.get("encoder", "s3d"))
             stages += [StageSettings(name=f"random-{one}", modality=one, random=encoder) for one in plan.modalities]
         else:
-            modality = "rgb" if name == "colour" else "flow"
+            modality = "rgb" if name == "color" else "flow"
             stages.append(StageSettings(name=f"{name}-histogram", modality=modality, histogram=name))
     return stages
 

@@ -60,7 +60,7 @@ def evaluate_baselines(
     device: torch.device | str = "cpu",
     on_baseline: Callable[[], None] = lambda: None,
 ) -> BaselinesResult:
-    """Chance, histograms of colour and flow, and `encoder` with random weights on both; features stay in `folder`."""
+    """Chance, histograms of color and flow, and `encoder` with random weights on both; features stay in `folder`."""
     listed = split_videos(clips, split)
     rows = [chance(Videos.of(listed.records, listed.parts), gallery, query, seed=seed)]
     aside: dict[str, tuple[str, str, str]] = {}
@@ -96,7 +96,7 @@ def evaluate_baselines(
 def baseline_subjects(clips: Clips, encoder: str, seed: int) -> list[tuple[str, Subject]]:
     """Name and network of each, for the modalities that the clips have."""
     stored = [name for name in ("rgb", "flow") if name in clips.modalities]
-    histograms = {"rgb": "colour", "flow": "flow"}
+    histograms = {"rgb": "color", "flow": "flow"}
     found = [(f"{histograms[name]}-histogram", histogram_subject(histograms[name])) for name in stored]
     return found + [(f"random-{encoder}-{name}", random_subject(encoder, modality=name, seed=seed)) for name in stored]
 

@@ -31,9 +31,9 @@ class ClipClassifier(nn.Module):
             encoder.num_features,
             num_classes,
             dropout=recipe.dropout,
-            normalise=recipe.normalise,
+            normalize=recipe.normalize,
             batch_norm=recipe.batch_norm,
-            standardise=recipe.standardise,
+            standardize=recipe.standardize,
         )
 
     def forward(self, clip: Tensor) -> Tensor:
@@ -57,12 +57,12 @@ def build_classifier(subject: Subject, num_classes: int, recipe: Recipe) -> Clip
         return ClipClassifier(encoder, num_classes, recipe)
 
 
-def build_optimiser(network: ClipClassifier, recipe: Recipe) -> torch.optim.Optimizer:
+def build_optimizer(network: ClipClassifier, recipe: Recipe) -> torch.optim.Optimizer:
     """The head at the full rate, the encoder at its share; `scale` of each group says which."""
     groups: list[dict[str, Any]] = [{"params": list(network.classifier.parameters()), "scale": 1.0}]
     if recipe.backbone_factor > 0:
         groups.append({"params": list(network.encoder.parameters()), "scale": recipe.backbone_factor})
-    if recipe.optimiser == "sgd":
+    if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=recipe.lr, momentum=0.9, weight_decay=recipe.weight_decay)
     return torch.optim.Adam(groups, lr=recipe.lr, weight_decay=recipe.weight_decay)
 

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from covid_cmsf.evaluation.clip_classifier import (
     ClipClassifier,
-    build_optimiser,
+    build_optimizer,
     load_state_,
     load_values,
     save_values,
     state_of,
 )
 from covid_cmsf.evaluation.clip_testing import class_probabilities
-from covid_cmsf.evaluation.labelled_clips import ClipLoader, LabelledClip, LabelledClips
+from covid_cmsf.evaluation.labeled_clips import ClipLoader, LabeledClip, LabeledClips
 from covid_cmsf.evaluation.recipes import Recipe
 from covid_cmsf.evaluation.shown_videos import ShownVideos
 from covid_cmsf.models import EncoderCard
@@ -51,7 +51,7 @@ class ClipTraining:
         network: ClipClassifier,
         card: EncoderCard,
         recipe: Recipe,
-        data: LabelledClips,
+        data: LabeledClips,
         val: ShownVideos | None,
         folder: Path,
         *,
@@ -62,7 +62,7 @@ class ClipTraining:
         self.network, self.card, self.recipe = network.to(device), card, recipe
         self.data, self.val, self.folder = data, val, folder
         self._fingerprint, self._num_workers, self._device = fingerprint, num_workers, device
-        self.optimiser = build_optimiser(network, recipe)
+        self.optimizer = build_optimizer(network, recipe)
         self.progress = Progress()
 
     def run(self, on_epoch: Callable[[], None] = lambda: None) -> Progress:
@@ -81,7 +81,7 @@ class ClipTraining:
         """One epoch, its validation, and the files after it."""
         progress, epoch = self.progress, self.progress.epoch
         rate = self.recipe.learning_rate(epoch)
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
@@ -102,7 +102,7 @@ class ClipTraining:
             save_values(self.folder / BEST, state_of(self.network, self.card))
         self._save()
 
-    def _step_(self, batch: Sequence[LabelledClip]) -> tuple[float, Tensor, Tensor]:
+    def _step_(self, batch: Sequence[LabeledClip]) -> tuple[float, Tensor, Tensor]:
         """Loss, answers and labels of a batch; clips that could not be read are left out of it and noted."""
         faults = {self.data.records[clip.video].video_id: clip.fault for clip in batch if clip.fault}
         self.progress.faults |= faults
@@ -117,9 +117,9 @@ class ClipTraining:
         value = loss.item()
         if not math.isfinite(value):
             raise RuntimeError(f"the loss is {value} in epoch {self.progress.epoch}: a smaller lr may help")
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
-        self.optimiser.step()
+        self.optimizer.step()
         return value, scores.argmax(1), labels
 
     def _validate(self) -> float:
@@ -131,7 +131,7 @@ class ClipTraining:
 
     def _save(self) -> None:
         values: dict[str, Any] = state_of(self.network, self.card)
-        values |= {"optimiser": self.optimiser.state_dict(), "progress": asdict(self.progress)}
+        values |= {"optimizer": self.optimizer.state_dict(), "progress": asdict(self.progress)}
         save_values(self.folder / LAST, {**values, "fingerprint": self._fingerprint})
 
     def _continue_(self) -> None:
@@ -146,6 +146,6 @@ class ClipTraining:
                 "name another folder, or --force to begin anew"
             )
         load_state_(self.network, values)
-        self.optimiser.load_state_dict(values["optimiser"])
+        self.optimizer.load_state_dict(values["optimizer"])
         self.progress = Progress(**values["progress"])
         logger.info("continuing %s after epoch %d of %d", self.folder, self.progress.epoch, self.recipe.epochs)

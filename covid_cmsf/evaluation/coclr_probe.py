@@ -31,23 +31,23 @@ class CoclrProbe:
 def train_coclr_probe(
     rows: Tensor, labels: Tensor, test_rows: Tensor, test_labels: Tensor, num_classes: int, *, seed: int = 0
 ) -> CoclrProbe:
-    """Learns on (N, D) rows as they are: no centring, no scaling but the batch norm's."""
+    """Learns on (N, D) rows as they are: no centering, no scaling but the batch norm's."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Classifier(rows.shape[1], num_classes, batch_norm=True)
-    optimiser = torch.optim.SGD(
+    optimizer = torch.optim.SGD(
         network.parameters(), lr=LEARNING_RATE, momentum=SGD_MOMENTUM, weight_decay=WEIGHT_DECAY
     )
     best, best_epoch = 0.0, 0
     for epoch in range(NUM_EPOCHS):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * 0.1 ** sum(epoch >= drop for drop in DROPS)
         for batch in epoch_batches(len(rows), generator):
             loss = F.cross_entropy(network.train()(rows[batch]), labels[batch])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
         if epoch % LOOK_EVERY == 0:
             right = answers(network, test_rows).argmax(1) == test_labels
             accuracy = 100 * float(right.double().mean())

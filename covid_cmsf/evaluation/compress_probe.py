@@ -1,6 +1,6 @@
 """The linear probe of CompRess (Koohpayegani et al. 2020), by which MSF and CMSF report ImageNet accuracy.
 
-Features of unit length, standardised by fixed means and unbiased variances of the training part, then one linear layer:
+Features of unit length, standardized by fixed means and unbiased variances of the training part, then one linear layer:
 SGD with momentum 0.9, learning rate 0.01 (a tenth of it from epochs 15 and 30 on), weight decay 1e-4, batches of 256,
 40 epochs. On stored features here; `evaluate linear CHECKPOINT CLIPS --probe compress` learns from augmented images.
 """
@@ -23,19 +23,19 @@ def train_compress_probe(rows: Tensor, labels: Tensor, test_rows: Tensor, num_cl
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = Classifier(rows.shape[1], num_classes, normalise=True, standardise=True)
-    network.standardise_by_(*feature_statistics(rows))
-    optimiser = torch.optim.SGD(
+        network = Classifier(rows.shape[1], num_classes, normalize=True, standardize=True)
+    network.standardize_by_(*feature_statistics(rows))
+    optimizer = torch.optim.SGD(
         network.parameters(), lr=recipe.lr, momentum=SGD_MOMENTUM, weight_decay=recipe.weight_decay
     )
     for epoch in range(recipe.epochs):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate(epoch)
         for batch in torch.randperm(len(rows), generator=generator).split(recipe.batch_size):
             loss = F.cross_entropy(network(rows[batch]), labels[batch])
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
     with torch.no_grad():
         return network(test_rows).softmax(1)
 

@@ -20,7 +20,7 @@ from covid_cmsf.evaluation.clip_testing import class_probabilities, shown_to
 from covid_cmsf.evaluation.clip_training import BEST, LAST, ClipTraining
 from covid_cmsf.evaluation.compress_probe import feature_statistics
 from covid_cmsf.evaluation.identity import clips_sha256, fingerprint
-from covid_cmsf.evaluation.labelled_clips import LabelledClips
+from covid_cmsf.evaluation.labeled_clips import LabeledClips
 from covid_cmsf.evaluation.parts import VAL_SHARE, fit_and_val, part_rows
 from covid_cmsf.evaluation.probabilities import Probabilities, save_probabilities
 from covid_cmsf.evaluation.recipes import Recipe
@@ -97,16 +97,16 @@ def train_and_test(
         for name in (LAST, BEST, PROBABILITIES):
             (folder / name).unlink(missing_ok=True)
     network = build_classifier(subject, len(videos.class_names), recipe).to(device)
-    if recipe.standardise:
+    if recipe.standardize:
         fit = _shown(clips, listed, parts.fit, showing, 1)
         assert fit is not None
         rows, _, _ = shown_to(network.encoder, fit, num_workers=num_workers, device=device)
-        network.classifier.standardise_by_(*feature_statistics(rows))
+        network.classifier.standardize_by_(*feature_statistics(rows))
     training = ClipTraining(
         network,
         _card(subject.card, showing, recipe),
         recipe,
-        LabelledClips(
+        LabeledClips(
             clips,
             [listed.records[i] for i in parts.fit],
             showing,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from covid_cmsf.evaluation.centring import choose_centring, comparable
+from covid_cmsf.evaluation.centering import choose_centering, comparable
 from covid_cmsf.evaluation.features import Features
 from covid_cmsf.evaluation.linear import train_probe
 from covid_cmsf.evaluation.matching import match, mean_answer
@@ -54,7 +54,7 @@ def evaluate_fusion(
     *,
     gallery: str = "train",
     query: str = "test",
-    centring: str | None = None,
+    centering: str | None = None,
     allow_shared_sources: bool = False,
     val_share: float = VAL_SHARE,
     seed: int = 0,
@@ -62,7 +62,7 @@ def evaluate_fusion(
     """Retrieval by summed cosine similarity, linear by averaged probability, on the videos that both files have."""
     _check_streams(first, second)
     matched = match(first.videos, second.videos)
-    chosen = choose_centring(centring, first.protocol)
+    chosen = choose_centering(centering, first.protocol)
     pair = parts_for_retrieval(
         matched.videos, gallery, query, allow_shared_sources=allow_shared_sources, val_share=val_share, seed=seed
     )
@@ -75,7 +75,7 @@ def evaluate_fusion(
         protocol=first.protocol,
         gallery=gallery,
         query=query,
-        centring=chosen,
+        centering=chosen,
         features=summaries,
         **score_retrieval(matched.videos, pair, known, asked, seed=seed),
     )

@@ -1,6 +1,6 @@
-"""Baselines without a network: what a histogram of colours or of motions knows about a clip.
+"""Baselines without a network: what a histogram of colors or of motions knows about a clip.
 
-They take the views that encoders take (colours from 0 to 1, flow in pixels a frame) and give a feature. A method
+They take the views that encoders take (colors from 0 to 1, flow in pixels a frame) and give a feature. A method
 that does not beat them has learned nothing about actions.
 """
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 
-class ColourHistogram(nn.Module):
+class ColorHistogram(nn.Module):
     """The joint histogram of red, green and blue over a clip; the square root makes dot products Hellinger's."""
 
     def __init__(self, num_bins: int = 8) -> None:
@@ -30,7 +30,7 @@ class ColourHistogram(nn.Module):
 class FlowHistogram(nn.Module):
     """Histograms of optical flow (Laptev et al. 2008): directions weighted by magnitude, and a bin for what is still.
 
-    One histogram in each cell of a grid over the picture; the square root as for colours.
+    One histogram in each cell of a grid over the picture; the square root as for colors.
     """
 
     def __init__(self, num_directions: int = 8, grid: int = 3, still: float = 0.4) -> None:

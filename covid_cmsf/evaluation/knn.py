@@ -1,6 +1,6 @@
-"""k nearest neighbours vote on the class. Every vote counts the same, as in the code of MSF and CMSF."""
+"""k nearest neighbors vote on the class. Every vote counts the same, as in the code of MSF and CMSF."""
 
-# Q queries, K neighbours
+# Q queries, K neighbors
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.evaluation.bootstrap import Interval, bootstrap_interval
-from covid_cmsf.evaluation.centring import choose_centring, comparable
+from covid_cmsf.evaluation.centering import choose_centering, comparable
 from covid_cmsf.evaluation.features import Features
 from covid_cmsf.evaluation.nearest import nearest
 from covid_cmsf.evaluation.parts import VAL_SHARE
@@ -19,12 +19,12 @@ from covid_cmsf.evaluation.retrieval import mean_by_class, parts_for_retrieval, 
 
 @dataclass(frozen=True)
 class KnnResult:
-    """Percentages by the number of neighbours."""
+    """Percentages by the number of neighbors."""
 
     protocol: str
     gallery: str
     query: str
-    centring: str
+    centering: str
     num_gallery: int
     num_query: int
     top1: dict[int, float]
@@ -37,31 +37,31 @@ class KnnResult:
 def evaluate_knn(
     features: Features,
     *,
-    num_neighbours: Sequence[int] = (1, 20),
+    num_neighbors: Sequence[int] = (1, 20),
     gallery: str = "train",
     query: str = "test",
-    centring: str | None = None,
+    centering: str | None = None,
     allow_shared_sources: bool = False,
     val_share: float = VAL_SHARE,
     seed: int = 0,
 ) -> KnnResult:
-    """Top-1 of the vote of the nearest neighbours, for each number of neighbours."""
-    chosen = choose_centring(centring, features.protocol)
+    """Top-1 of the vote of the nearest neighbors, for each number of neighbors."""
+    chosen = choose_centering(centering, features.protocol)
     videos = features.videos
     pair = parts_for_retrieval(
         videos, gallery, query, allow_shared_sources=allow_shared_sources, val_share=val_share, seed=seed
     )
     known, asked = comparable(features.features[pair[0]], features.features[pair[1]], chosen)
-    if not num_neighbours or max(num_neighbours) > len(known) or min(num_neighbours) < 1:
-        raise ValueError(f"k = {list(num_neighbours)}: numbers from 1 to {len(known)}, the gallery's size, are needed")
-    votes = videos.labels[pair[0]][nearest(asked, known, max(num_neighbours))]  # (Q, K)
+    if not num_neighbors or max(num_neighbors) > len(known) or min(num_neighbors) < 1:
+        raise ValueError(f"k = {list(num_neighbors)}: numbers from 1 to {len(known)}, the gallery's size, are needed")
+    votes = videos.labels[pair[0]][nearest(asked, known, max(num_neighbors))]  # (Q, K)
     labels, sources = videos.labels[pair[1]], videos.take(pair[1]).sources
-    hits = {k: vote(votes[:, :k], len(videos.class_names)) == labels for k in num_neighbours}
+    hits = {k: vote(votes[:, :k], len(videos.class_names)) == labels for k in num_neighbors}
     return KnnResult(
         protocol=features.protocol,
         gallery=gallery,
         query=query,
-        centring=chosen,
+        centering=chosen,
         num_gallery=len(known),
         num_query=len(asked),
         top1={k: 100 * float(hit.double().mean()) for k, hit in hits.items()},
@@ -73,7 +73,7 @@ def evaluate_knn(
 
 
 def vote(labels: Tensor, num_classes: int) -> Tensor:
-    """(Q, K) labels of neighbours, nearest first -> (Q,) winners; of equal counts, the class that is nearest."""
+    """(Q, K) labels of neighbors, nearest first -> (Q,) winners; of equal counts, the class that is nearest."""
     num_queries, k = labels.shape
     counts = torch.zeros(num_queries, num_classes, dtype=torch.int64).scatter_add_(1, labels, torch.ones_like(labels))
     ranks = torch.arange(k).expand_as(labels)

@@ -1,6 +1,6 @@
 """Linear probe on features: how well does a linear classifier on the frozen encoder tell the classes apart?
 
-`clean` fits logistic regression to its optimum; how strongly weights are penalised is chosen on a validation part of
+`clean` fits logistic regression to its optimum; how strongly weights are penalized is chosen on a validation part of
 the training sources. `coclr` repeats the recipe of Han et al. (see `coclr_probe`), and the probe `compress` that of
 MSF and CMSF for images (see `compress_probe`).
 """
@@ -104,7 +104,7 @@ def train_probe(
         trained = train_coclr_probe(rows[learn], labels[learn], rows[test], labels[test], num_classes, seed=seed)
         return Probe(trained.probabilities, {"best_on_test": trained.best_on_test, "best_epoch": trained.best_epoch})
     penalty, accuracy = choose_penalty(rows[learn], videos.take(learn), penalties, val_share=val_share, seed=seed)
-    known, asked = standardised(rows[learn], rows[learn], rows[test])
+    known, asked = standardized(rows[learn], rows[learn], rows[test])
     classifier = fit_logistic(known, videos.labels[learn], penalty)
     facts = {"penalty": penalty, "val_accuracy": {f"{one:.4g}": value for one, value in accuracy.items()}}
     return Probe(classifier.probabilities(asked, num_classes), facts)
@@ -115,7 +115,7 @@ def choose_penalty(
 ) -> tuple[float, dict[float, float]]:
     """The penalty with the best accuracy on a validation part of these videos' sources (of equals the strongest)."""
     fit, val = fit_and_val(videos, val_share=val_share, seed=seed)
-    known, asked = standardised(rows[fit], rows[fit], rows[val])
+    known, asked = standardized(rows[fit], rows[fit], rows[val])
     accuracy: dict[float, float] = {}
     last: Logistic | None = None
     for penalty in sorted(penalties, reverse=True):
@@ -125,7 +125,7 @@ def choose_penalty(
     return max(accuracy, key=lambda penalty: (accuracy[penalty], penalty)), accuracy
 
 
-def standardised(reference: Tensor, *sets: Tensor) -> list[Tensor]:
+def standardized(reference: Tensor, *sets: Tensor) -> list[Tensor]:
     """Each set minus the reference's mean, over its standard deviation, dimension by dimension, in float64."""
     mean = reference.double().mean(0)
     deviation = (reference.double().var(0, correction=0) + EPSILON).sqrt()

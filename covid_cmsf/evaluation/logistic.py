@@ -1,6 +1,6 @@
 """Multinomial logistic regression, fitted to the optimum by Newton steps in float64: no chance, no learning rate.
 
-    minimise  mean cross entropy + penalty / 2 * |W|^2         the bias is free
+    minimize  mean cross entropy + penalty / 2 * |W|^2         the bias is free
 
 This is scikit-learn's LogisticRegression with C = 1 / (penalty * N), of two classes with twice that C.
 """
@@ -48,12 +48,12 @@ def fit_logistic(rows: Tensor, labels: Tensor, penalty: float, *, start: Logisti
     if start is not None:
         assert torch.equal(start.classes, classes)
         values = torch.cat([start.weight @ axes, (start.bias + start.weight @ middle)[:, None]], dim=1)
-    values = _minimised(values, (rows - middle) @ axes, variances.clamp(min=0), targets, penalty)
+    values = _minimized(values, (rows - middle) @ axes, variances.clamp(min=0), targets, penalty)
     weight = values[:, :-1] @ axes.T
     return Logistic(weight, values[:, -1] - weight @ middle, classes)
 
 
-def _minimised(start: Tensor, rows: Tensor, variances: Tensor, targets: Tensor, penalty: float) -> Tensor:
+def _minimized(start: Tensor, rows: Tensor, variances: Tensor, targets: Tensor, penalty: float) -> Tensor:
     """(C, D + 1) weights and biases at which the gradient vanishes, begun from `start`: damped Newton steps."""
     one_hot = F.one_hot(targets, len(start)).double()
     curvature = torch.cat([variances / len(start) + penalty, torch.ones(1, dtype=torch.float64) / len(start)])

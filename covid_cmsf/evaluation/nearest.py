@@ -1,10 +1,10 @@
-"""Exact nearest neighbours by cosine: the same answer for any block size, ties broken by index.
+"""Exact nearest neighbors by cosine: the same answer for any block size, ties broken by index.
 
 A matrix product in fp32 depends in its last bits on how it is cut into blocks. So it only proposes: wherever two
 proposals are so close that these bits could decide, the pair is computed again, in float64 rounded to fp32.
 """
 
-# Q queries, G gallery rows, D feature, K neighbours, P proposals
+# Q queries, G gallery rows, D feature, K neighbors, P proposals
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +29,7 @@ def nearest(queries: Tensor, gallery: Tensor, k: int, *, block_size: int | None 
     numpy's matrix product is used, which on AMD processors is half as fast again as torch's.
     """
     if not 1 <= k <= len(gallery):
-        raise ValueError(f"{k} neighbours out of {len(gallery)} gallery rows")
+        raise ValueError(f"{k} neighbors out of {len(gallery)} gallery rows")
     if block_size is None:
         block_size = max(1, min(BLOCK_ROWS, len(queries), BLOCK_VALUES // len(gallery)))
     asked, known = (np.ascontiguousarray(rows.numpy(), dtype=np.float32) for rows in (queries, gallery))

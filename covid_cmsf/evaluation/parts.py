@@ -1,6 +1,6 @@
 """Parts of a split: train and test as the split has them; fit and val, cut from the training sources.
 
-Whatever is chosen by looking at results (regularisation, epochs, a recipe) is chosen on `val`. A source never stands in
+Whatever is chosen by looking at results (regularization, epochs, a recipe) is chosen on `val`. A source never stands in
 both, and the cut follows from names and seed alone, not from the order of rows.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covid_cmsf.evaluation.videos import UNLABELLED, Videos
+from covid_cmsf.evaluation.videos import UNLABELED, Videos
 
 VAL_SHARE = 0.2
 PARTS = ("train", "test", "val", "fit")
@@ -34,9 +34,9 @@ def part_rows(videos: Videos, name: str, *, val_share: float = VAL_SHARE, seed: 
     if len(rows) == 0:
         there = ", ".join(sorted(set(videos.parts))) or "none"
         raise ValueError(f"no video is in part {name!r}; the parts here are: {there}")
-    unlabelled = int((videos.labels[rows] == UNLABELLED).sum())
-    if unlabelled:
-        raise ValueError(f"{unlabelled} of the {len(rows)} videos of part {name!r} have no label to compare with")
+    unlabeled = int((videos.labels[rows] == UNLABELED).sum())
+    if unlabeled:
+        raise ValueError(f"{unlabeled} of the {len(rows)} videos of part {name!r} have no label to compare with")
     return rows
 
 

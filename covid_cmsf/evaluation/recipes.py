@@ -18,15 +18,15 @@ class Recipe(Settings):
     mode: Mode
     epochs: int = Field(ge=1)
     batch_size: int = Field(default=32, ge=1)
-    optimiser: Literal["sgd", "adam"]
+    optimizer: Literal["sgd", "adam"]
     lr: float = Field(gt=0)
     backbone_factor: float = Field(ge=0, description="the encoder's learning rate over the head's; 0: frozen")
     weight_decay: float = Field(default=1e-3, ge=0)
     drops: tuple[float, ...] = Field(description="shares of the training after which the rate is divided by 10")
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    normalise: bool = Field(default=False, description="features are scaled to unit length")
-    batch_norm: bool = Field(default=False, description="then standardised, batch by batch")
-    standardise: bool = Field(default=False, description="or by fixed statistics of the training part")
+    normalize: bool = Field(default=False, description="features are scaled to unit length")
+    batch_norm: bool = Field(default=False, description="then standardized, batch by batch")
+    standardize: bool = Field(default=False, description="or by fixed statistics of the training part")
     augmentation: Literal["coclr", "std"] = Field(default="coclr", description="std: crop and flip, for images")
     val_share: float = Field(default=VAL_SHARE, ge=0, lt=1, description="of the training sources; 0: last epoch")
     num_crops: Literal[1, 5, 10] = Field(default=10, description="at test")
@@ -39,30 +39,30 @@ class Recipe(Settings):
 
 
 FINETUNE = Recipe(
-    mode="finetune", epochs=500, optimiser="adam", lr=1e-3, backbone_factor=0.1, drops=(0.8, 0.9), dropout=0.9
+    mode="finetune", epochs=500, optimizer="adam", lr=1e-3, backbone_factor=0.1, drops=(0.8, 0.9), dropout=0.9
 )
 RECIPES: dict[str, Recipe] = {
     "linear": Recipe(
         mode="linear",
         epochs=100,
-        optimiser="sgd",
+        optimizer="sgd",
         lr=0.1,
         backbone_factor=0,
         drops=(0.6, 0.8),
-        normalise=True,
+        normalize=True,
         batch_norm=True,
     ),
     "compress": Recipe(
         mode="compress",
         epochs=40,
         batch_size=256,
-        optimiser="sgd",
+        optimizer="sgd",
         lr=0.01,
         backbone_factor=0,
         weight_decay=1e-4,
         drops=(15 / 40, 30 / 40),
-        normalise=True,
-        standardise=True,
+        normalize=True,
+        standardize=True,
         augmentation="std",
         val_share=0,
         num_crops=1,
@@ -81,7 +81,7 @@ def recipe(mode: str, **changes: object) -> Recipe:
 
 
 def training_augmentation(name: str, size: int) -> Augmentation:
-    """`coclr`: crop, flip, and colours of three clips in ten; flow is never coloured (`views.making` sees to that).
+    """`coclr`: crop, flip, and colors of three clips in ten; flow is never colored (`views.making` sees to that).
 
     `std`: crop and flip of PyTorch's ImageNet example.
     """

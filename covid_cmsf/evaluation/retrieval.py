@@ -1,6 +1,6 @@
 """Video retrieval: is a video of the query's class among its K nearest? (Han et al. 2020; Xu et al. 2019)"""
 
-# G gallery rows, Q queries, D feature, K neighbours
+# G gallery rows, Q queries, D feature, K neighbors
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.evaluation.bootstrap import Interval, bootstrap_interval
-from covid_cmsf.evaluation.centring import choose_centring, comparable
+from covid_cmsf.evaluation.centering import choose_centering, comparable
 from covid_cmsf.evaluation.features import Features
 from covid_cmsf.evaluation.nearest import nearest
 from covid_cmsf.evaluation.parts import VAL_SHARE, part_rows
@@ -27,7 +27,7 @@ class RetrievalResult:
     protocol: str
     gallery: str
     query: str
-    centring: str
+    centering: str
     num_gallery: int
     num_query: int
     recall: dict[int, float]  # R@k
@@ -44,13 +44,13 @@ def evaluate_retrieval(
     *,
     gallery: str = "train",
     query: str = "test",
-    centring: str | None = None,
+    centering: str | None = None,
     allow_shared_sources: bool = False,
     val_share: float = VAL_SHARE,
     seed: int = 0,
 ) -> RetrievalResult:
     """R@1, 5, 10, 20, 50 of the query part in the gallery part. `seed` is that of fit/val and of the bootstrap."""
-    chosen = choose_centring(centring, features.protocol)
+    chosen = choose_centering(centering, features.protocol)
     pair = parts_for_retrieval(
         features.videos, gallery, query, allow_shared_sources=allow_shared_sources, val_share=val_share, seed=seed
     )
@@ -61,7 +61,7 @@ def evaluate_retrieval(
         protocol=features.protocol,
         gallery=gallery,
         query=query,
-        centring=chosen,
+        centering=chosen,
         features=[features.summary()],
         **scored,
     )

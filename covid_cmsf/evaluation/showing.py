@@ -1,7 +1,7 @@
-"""How a video is shown to an encoder: modality, clip length, size, normalisation, and the protocol.
+"""How a video is shown to an encoder: modality, clip length, size, normalization, and the protocol.
 
 Two protocols: `clean` is deterministic and treats gallery and query alike; `coclr` does what the code of Han et al.
-(2020) does, random clips and colours included, so that results can stand beside published tables.
+(2020) does, random clips and colors included, so that results can stand beside published tables.
 """
 
 # C channels, T frames, H W pixels
@@ -21,7 +21,7 @@ from covid_cmsf.views.making import finish_view
 from covid_cmsf.views.modalities import MODALITIES, FlowStyle, Modality, modality
 
 ProtocolName = Literal["clean", "coclr"]
-NUM_WINDOWS = 4  # of the clean protocol; a single frame is the centre frame
+NUM_WINDOWS = 4  # of the clean protocol; a single frame is the center frame
 
 
 class Showing(Settings):
@@ -36,7 +36,7 @@ class Showing(Settings):
     stride: int = Field(ge=1, description="frames from one to the next")
     size: int = Field(ge=8, description="pixels, height and width")
     num_windows: int = Field(ge=1, description="of a video, evenly spread; protocol coclr has its own rule")
-    seed: int = Field(default=0, ge=0, description="of the random clips and colours of protocol coclr")
+    seed: int = Field(default=0, ge=0, description="of the random clips and colors of protocol coclr")
 
     @property
     def flow_as_codes(self) -> bool:
@@ -49,12 +49,12 @@ class Showing(Settings):
         return replace(usual, std=(1.0, 1.0)) if self.flow_as_codes else replace(usual, mean=self.mean, std=self.std)
 
     def augmentation(self) -> Augmentation:
-        """The centre square; protocol coclr shakes the colours of three videos in ten, as its authors' code does."""
-        centre = preset("eval", self.chosen().kind, size=self.size)
+        """The center square; protocol coclr shakes the colors of three videos in ten, as its authors' code does."""
+        center = preset("eval", self.chosen().kind, size=self.size)
         if self.protocol == "clean":
-            return centre
+            return center
         shaken = {"jitter": 0.3, "brightness": 0.2, "contrast": 0.2, "saturation": 0.2, "hue": 0.1}
-        return centre.model_copy(update=shaken)
+        return center.model_copy(update=shaken)
 
     def finish(self, codes: Tensor, draw: ViewDraw, flow_bound: float) -> Tensor:
         """Cut frames, uint8 (T, C, H, W) -> what the encoder sees: float (C, T, H, W), or (C, H, W) of one frame."""

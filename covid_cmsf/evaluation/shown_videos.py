@@ -1,4 +1,4 @@
-"""Videos, decoded and cut in worker processes; what follows (colours, normalisation) is left to the device."""
+"""Videos, decoded and cut in worker processes; what follows (colors, normalization) is left to the device."""
 
 # F frames of a video that are needed, C channels, T frames of a window, H W pixels
 
@@ -91,12 +91,12 @@ class ShownVideos(Dataset[ShownVideo]):
         )
 
 
-def crop_geometries(centre: Geometry, num_crops: int) -> list[Geometry]:
-    """The centre, then cuts of its size in the four corners (5), then all of them mirrored (10)."""
+def crop_geometries(center: Geometry, num_crops: int) -> list[Geometry]:
+    """The center, then cuts of its size in the four corners (5), then all of them mirrored (10)."""
     if num_crops == 1:
-        return [centre]
-    corners = [(top, left) for top in (0.0, 1 - centre.height) for left in (0.0, 1 - centre.width)]
-    five = [centre, *(replace(centre, top=top, left=left) for top, left in corners)]
+        return [center]
+    corners = [(top, left) for top in (0.0, 1 - center.height) for left in (0.0, 1 - center.width)]
+    five = [center, *(replace(center, top=top, left=left) for top, left in corners)]
     return five if num_crops == 5 else five + [replace(one, flip=not one.flip) for one in five]
 
 

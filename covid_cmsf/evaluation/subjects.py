@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from covid_cmsf.evaluation.histograms import ColourHistogram, FlowHistogram
+from covid_cmsf.evaluation.histograms import ColorHistogram, FlowHistogram
 from covid_cmsf.hashes import file_sha256
 from covid_cmsf.models import Encoder, EncoderCard, create_encoder, encoder_entry, freeze_, load_weights
 from covid_cmsf.views.modalities import modality as modality_of
@@ -29,7 +29,7 @@ class Subject:
 
 
 def subject_from(checkpoint: Path | str, *, part: str | None = None) -> Subject:
-    """The encoder in a file: ours, or any that `load_weights` recognises; `part` is online, target or guide."""
+    """The encoder in a file: ours, or any that `load_weights` recognizes; `part` is online, target or guide."""
     checkpoint = Path(checkpoint)
     loaded = load_weights(checkpoint, part=part)
     digest = file_sha256(checkpoint)
@@ -68,17 +68,17 @@ def random_subject(
 
 
 def histogram_subject(name: str) -> Subject:
-    """`colour` or `flow`: histograms of what any camera sees, no network at all."""
-    if name not in ("colour", "flow"):
-        raise ValueError(f"unknown histogram {name!r}; choose from colour, flow")
-    network, channels = (ColourHistogram(), 3) if name == "colour" else (FlowHistogram(), 2)
+    """`color` or `flow`: histograms of what any camera sees, no network at all."""
+    if name not in ("color", "flow"):
+        raise ValueError(f"unknown histogram {name!r}; choose from color, flow")
+    network, channels = (ColorHistogram(), 3) if name == "color" else (FlowHistogram(), 2)
     card = EncoderCard(
         encoder=f"{name}_histogram",
         in_channels=channels,
         input_size=HISTOGRAM_INPUT,
         mean=(0.0,) * channels,
         std=(1.0,) * channels,
-        modality="rgb" if name == "colour" else "flow",
+        modality="rgb" if name == "color" else "flow",
         bn_eps=1e-5,
         trained="nothing to train",
     )

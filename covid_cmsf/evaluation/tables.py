@@ -21,7 +21,7 @@ from covid_cmsf.evaluation.scores import Scores
 def features_words(features: Features) -> str:
     """One line about a features file."""
     about, showing = features.about, features.about.showing
-    windows = "centre frame" if showing.length == 1 and showing.num_windows == 1 else f"{len(features.windows)} windows"
+    windows = "center frame" if showing.length == 1 and showing.num_windows == 1 else f"{len(features.windows)} windows"
     model = about.checkpoint_sha256[:12] or about.weights_sha256[:12]
     size = f"{showing.length}x{showing.size}x{showing.size}"
     return (
@@ -33,7 +33,9 @@ def features_words(features: Features) -> str:
 def retrieval_table(result: RetrievalResult) -> RenderableType:
     """R@k with their intervals, then R@1 by class."""
     title = f"Retrieval, protocol {result.protocol}: {result.num_query} {result.query} in {result.num_gallery} "
-    table = Table("", *(f"R@{k}" for k in result.recall), title=f"{title}{result.gallery}, centring {result.centring}")
+    table = Table(
+        "", *(f"R@{k}" for k in result.recall), title=f"{title}{result.gallery}, centering {result.centering}"
+    )
     table.add_row("percent", *(f"{value:.1f}" for value in result.recall.values()))
     table.add_row("95% interval", *(_words(interval) for interval in result.interval.values()))
     rank = f"effective rank of the gallery {result.effective_rank:.1f}"
@@ -41,8 +43,8 @@ def retrieval_table(result: RetrievalResult) -> RenderableType:
 
 
 def knn_table(result: KnnResult) -> RenderableType:
-    """Top-1 for each number of neighbours."""
-    title = f"Nearest neighbours, protocol {result.protocol}: {result.num_query} {result.query} in "
+    """Top-1 for each number of neighbors."""
+    title = f"Nearest neighbors, protocol {result.protocol}: {result.num_query} {result.query} in "
     table = Table("k", "top-1", "95% interval", title=f"{title}{result.num_gallery} {result.gallery}")
     for k, value in result.top1.items():
         table.add_row(str(k), f"{value:.1f}", _words(result.interval[k]))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from covid_cmsf.clips.manifest import ClipRecord
 
-UNLABELLED = -1
+UNLABELED = -1
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class Videos:
 
     ids: tuple[str, ...]
     sources: tuple[str, ...]
-    labels: Tensor  # (N,) int64; -1 when unlabelled
+    labels: Tensor  # (N,) int64; -1 when unlabeled
     parts: tuple[str, ...]  # train, test, val
     class_names: tuple[str, ...]
 
     @classmethod
     def of(cls, records: Sequence[ClipRecord], parts: Sequence[str]) -> "Videos":
         """The table of these records."""
-        names = {record.label: record.class_name for record in records if record.label != UNLABELLED}
+        names = {record.label: record.class_name for record in records if record.label != UNLABELED}
         return cls(
             ids=tuple(record.video_id for record in records),
             sources=tuple(record.source or record.video_id for record in records),
@@ -68,6 +68,6 @@ def read_videos(values: Mapping[str, Any], *, place: str) -> Videos:
         raise ValueError(f"{place}: the columns of the table of videos differ in length: {lengths}")
     if len(set(texts["ids"])) != len(labels):
         raise ValueError(f"{place}: a video stands there twice")
-    if len(labels) and not UNLABELLED <= int(labels.min()) <= int(labels.max()) < max(1, len(texts["class_names"])):
+    if len(labels) and not UNLABELED <= int(labels.min()) <= int(labels.max()) < max(1, len(texts["class_names"])):
         raise ValueError(f"{place}: labels must be -1 to {len(texts['class_names']) - 1}, one a class name")
     return Videos(labels=labels, **texts)

@@ -1,1 +1,1 @@
-"""Room 5: embeddings -> loss. A bank of past targets, constraints on who may be a neighbour, and the losses."""
+"""Room 5: embeddings -> loss. A bank of past targets, constraints on who may be a neighbor, and the losses."""

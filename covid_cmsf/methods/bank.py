@@ -36,7 +36,7 @@ class Bank(nn.Module):
         self.register_buffer("num_pushed", torch.zeros((), dtype=torch.int64))
 
     def __len__(self) -> int:
-        """Rows that were written; only these can be neighbours."""
+        """Rows that were written; only these can be neighbors."""
         return min(int(self.num_pushed), self.num_rows)
 
     def rows(self, column: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""The banks of a run: one for all examples and, for semi-supervised CMSF, a second one for labelled examples only."""
+"""The banks of a run: one for all examples and, for semi-supervised CMSF, a second one for labeled examples only."""
 
 # B batch
 
@@ -16,20 +16,20 @@ class OwnRows:
     """Where a batch's targets stand in the banks (B,); -1 where an example is not in that bank."""
 
     everyone: Tensor
-    labelled: Tensor | None = None
+    labeled: Tensor | None = None
 
     def select(self, chosen: Tensor | slice) -> "OwnRows":
         """Those of some examples of the batch."""
-        return OwnRows(self.everyone[chosen], None if self.labelled is None else self.labelled[chosen])
+        return OwnRows(self.everyone[chosen], None if self.labeled is None else self.labeled[chosen])
 
 
 class Banks(nn.Module):
-    """`everyone` holds all examples; `labelled` (None unless it has rows) those whose label is known."""
+    """`everyone` holds all examples; `labeled` (None unless it has rows) those whose label is known."""
 
-    def __init__(self, num_rows: int, sizes: Mapping[str, int], *, num_labelled_rows: int = 0) -> None:
+    def __init__(self, num_rows: int, sizes: Mapping[str, int], *, num_labeled_rows: int = 0) -> None:
         super().__init__()
         self.everyone = Bank(num_rows, sizes)
-        self.labelled = Bank(num_labelled_rows, sizes) if num_labelled_rows else None
+        self.labeled = Bank(num_labeled_rows, sizes) if num_labeled_rows else None
 
     def push_(
         self,
@@ -44,10 +44,10 @@ class Banks(nn.Module):
         true_labels = labels if true_labels is None else true_labels
         who = {"videos": videos, "sources": sources, "labels": labels, "true_labels": true_labels}
         rows = self.everyone.push_(embeddings, **who)
-        if self.labelled is None:
+        if self.labeled is None:
             return OwnRows(rows)
-        known, in_labelled = labels >= 0, torch.full_like(rows, -1)
+        known, in_labeled = labels >= 0, torch.full_like(rows, -1)
         if known.any():
             part = {name: values[known] for name, values in embeddings.items()}
-            in_labelled[known] = self.labelled.push_(part, **{name: numbers[known] for name, numbers in who.items()})
-        return OwnRows(rows, in_labelled)
+            in_labeled[known] = self.labeled.push_(part, **{name: numbers[known] for name, numbers in who.items()})
+        return OwnRows(rows, in_labeled)

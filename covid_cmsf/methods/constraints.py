@@ -1,4 +1,4 @@
-"""Which rows of the bank may be neighbours: the C of CMSF.
+"""Which rows of the bank may be neighbors: the C of CMSF.
 
 | constraint | allowed rows                                             | method                    |
 |------------|----------------------------------------------------------|---------------------------|
@@ -7,10 +7,10 @@
 | label      | rows with the same label                                 | supervised CMSF           |
 | guide      | the n nearest rows in the frozen guide's column          | cross-modal CMSF          |
 
-Each is a function from a batch and the bank to neighbours. `Exclusions` says who is left out in any of them.
+Each is a function from a batch and the bank to neighbors. `Exclusions` says who is left out in any of them.
 """
 
-# B batch, M bank rows, N candidates, K neighbours
+# B batch, M bank rows, N candidates, K neighbors
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.methods.bank import Bank
-from covid_cmsf.methods.neighbours import Neighbours, nearest, nearest_among, nearest_same_label
+from covid_cmsf.methods.neighbors import Neighbors, nearest, nearest_among, nearest_same_label
 
 
 @dataclass(frozen=True)
 class Exclusions:
-    """Rows that are nobody's neighbours: the target's own row, rows of the same footage (siblings)."""
+    """Rows that are nobody's neighbors: the target's own row, rows of the same footage (siblings)."""
 
     own_rows: Tensor  # (B,) where the batch's targets stand in the bank
     sources: Tensor  # (B,)
@@ -42,17 +42,17 @@ class Exclusions:
         return (own & self.target) | (sibling & self.siblings)
 
 
-def unconstrained(targets: Tensor, bank: Bank, k: int, exclusions: Exclusions) -> Neighbours:
+def unconstrained(targets: Tensor, bank: Bank, k: int, exclusions: Exclusions) -> Neighbors:
     """MSF: the k nearest rows of all."""
     return nearest(targets, bank.rows("target"), k, forbidden=exclusions.mask(bank))
 
 
-def only_self(exclusions: Exclusions) -> Neighbours:
+def only_self(exclusions: Exclusions) -> Neighbors:
     """The target itself: BYOL in one direction."""
-    return Neighbours(exclusions.own_rows[:, None])
+    return Neighbors(exclusions.own_rows[:, None])
 
 
-def same_label(targets: Tensor, bank: Bank, k: int, exclusions: Exclusions, *, labels: Tensor) -> Neighbours:
+def same_label(targets: Tensor, bank: Bank, k: int, exclusions: Exclusions, *, labels: Tensor) -> Neighbors:
     """The k nearest rows with the same label."""
     rows, theirs = bank.rows("target"), bank.who("labels")
     return nearest_same_label(targets, rows, k, labels=labels, bank_labels=theirs, forbidden=exclusions.mask(bank))
@@ -67,7 +67,7 @@ def guided(
     guides: Sequence[tuple[str, Tensor]],
     num_candidates: int,
     join: Literal["union", "intersection"] = "union",
-) -> tuple[Neighbours, Tensor]:
+) -> tuple[Neighbors, Tensor]:
     """The k nearest of the rows that the guides vouch for; also those candidates (B, N), -1 where there is none.
 
     `guides` are (column of the bank, the guide's embeddings (B, D) of this batch).

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from covid_cmsf.methods.bank import Bank
 from covid_cmsf.methods.example_losses import ExampleLosses, counted_only
-from covid_cmsf.methods.neighbours import nearest
+from covid_cmsf.methods.neighbors import nearest
 
 
 def contrast_logits(online: Tensor, keys: Tensor, bank: Tensor, *, temperature: float) -> Tensor:

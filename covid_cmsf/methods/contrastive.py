@@ -22,7 +22,7 @@ from covid_cmsf.methods.contrast import (
 from covid_cmsf.methods.diagnostics import overlap, purity
 from covid_cmsf.methods.example_losses import ExampleLosses
 from covid_cmsf.methods.method import Embedded, Facts, Method, free_purity
-from covid_cmsf.methods.neighbours import nearest
+from covid_cmsf.methods.neighbors import nearest
 
 LeaveOut = Literal["none", "video", "source"]
 

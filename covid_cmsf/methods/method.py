@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from covid_cmsf.methods.banks import Banks, OwnRows
 from covid_cmsf.methods.diagnostics import purity
 from covid_cmsf.methods.example_losses import ExampleLosses
-from covid_cmsf.methods.neighbours import nearest
+from covid_cmsf.methods.neighbors import nearest
 
 Facts = dict[str, float]
 

@@ -1,11 +1,11 @@
 """MeanShift: one method, five constraints.
 
-| constraint | method                    | neighbours                                                              |
+| constraint | method                    | neighbors                                                              |
 |------------|---------------------------|-------------------------------------------------------------------------|
 | none       | MSF                       | the k nearest rows                                                      |
 | self       | BYOL, one direction       | the target itself                                                       |
 | label      | supervised CMSF           | the k nearest rows with the same label                                  |
-| two_bank   | semi-supervised CMSF      | labelled: as `label`, in the bank of labelled rows; others: as `none`   |
+| two_bank   | semi-supervised CMSF      | labeled: as `label`, in the bank of labeled rows; others: as `none`   |
 | guide      | cross-modal CMSF          | the k nearest among the n rows that the guides vouch for                |
 | previous   | CMSF-2Q                   | as `guide`; the guide is the own embedding of the epoch before          |
 | cluster    | CMSF-KM                   | as `label`; the label is the cluster after the epoch before             |
@@ -13,7 +13,7 @@
 The last two are of the follow-up paper: half of their loss is that of `none`.
 """
 
-# B batch, M bank rows, K neighbours, N candidates
+# B batch, M bank rows, K neighbors, N candidates
 
 from typing import Literal
 
@@ -27,17 +27,17 @@ from covid_cmsf.methods.diagnostics import mask_purity, overlap, purity
 from covid_cmsf.methods.example_losses import ExampleLosses
 from covid_cmsf.methods.mean_shift import allowed_mean_loss, class_mean_loss, mean_shift_loss
 from covid_cmsf.methods.method import Embedded, Facts, Method
-from covid_cmsf.methods.neighbours import Neighbours
+from covid_cmsf.methods.neighbors import Neighbors
 
 Constraint = Literal["none", "self", "label", "two_bank", "guide", "previous", "cluster"]
 SEARCHED_AS = {"previous": "guide", "cluster": "label"}
 REMEMBERS: dict[str, Literal["embeddings", "clusters"]] = {"previous": "embeddings", "cluster": "clusters"}
 Join = Literal["union", "intersection"]
-WATCHED = 5  # neighbours that are looked at when k is 1 or `all`
+WATCHED = 5  # neighbors that are looked at when k is 1 or `all`
 
 
 class MeanShift(Method):
-    """CMSF eq. 1 under a constraint. `k` is a number of neighbours or "all" allowed ones."""
+    """CMSF eq. 1 under a constraint. `k` is a number of neighbors or "all" allowed ones."""
 
     has_predictor = True
 
@@ -61,7 +61,7 @@ class MeanShift(Method):
         self.uses_guides = constraint == "guide"
 
     def losses(self, batch: Embedded, banks: Banks | None, generator: torch.Generator) -> ExampleLosses:
-        """The mean of 2 - 2 v.z over each example's neighbours z."""
+        """The mean of 2 - 2 v.z over each example's neighbors z."""
         assert banks is not None and batch.rows is not None
         if self.constraint != "two_bank":
             found = self._losses(batch, banks.everyone, batch.rows.everyone, self.constraint)
@@ -71,11 +71,11 @@ class MeanShift(Method):
             # Without a cluster yet there is no constrained half.
             values = torch.where(found.counted, (found.values + free.values) / 2, free.values)
             return ExampleLosses(values, free.counted)
-        assert banks.labelled is not None and batch.rows.labelled is not None
+        assert banks.labeled is not None and batch.rows.labeled is not None
         known = batch.labels >= 0
         values, counted = batch.online.float().sum(1) * 0, torch.zeros_like(known)
         for part, bank, rows, constraint in (
-            (known, banks.labelled, batch.rows.labelled, "label"),
+            (known, banks.labeled, batch.rows.labeled, "label"),
             (~known, banks.everyone, batch.rows.everyone, "none"),
         ):
             if part.any():
@@ -88,8 +88,8 @@ class MeanShift(Method):
         online, targets = batch.online, bank.rows("target")
         exclusions = self._exclusions(batch, rows)
         if self.k != "all" or constraint in ("self", "guide"):
-            neighbours, _ = self._neighbours(batch, bank, exclusions, constraint, self._number())
-            return mean_shift_loss(online, targets, neighbours)
+            neighbors, _ = self._neighbors(batch, bank, exclusions, constraint, self._number())
+            return mean_shift_loss(online, targets, neighbors)
         forbidden = exclusions.mask(bank)
         if constraint == "label" and forbidden is None:
             return class_mean_loss(online, targets, labels=batch.labels, bank_labels=bank.who("labels"))
@@ -103,10 +103,10 @@ class MeanShift(Method):
     def _exclusions(self, batch: Embedded, rows: Tensor) -> Exclusions:
         return Exclusions(rows, batch.sources, target=not self.include_target, siblings=not self.include_siblings)
 
-    def _neighbours(
+    def _neighbors(
         self, batch: Embedded, bank: Bank, exclusions: Exclusions, constraint: str, k: int
-    ) -> tuple[Neighbours, Neighbours]:
-        """The neighbours, and with guides the candidates among which they were sought (else the neighbours again)."""
+    ) -> tuple[Neighbors, Neighbors]:
+        """The neighbors, and with guides the candidates among which they were sought (else the neighbors again)."""
         assert batch.target is not None
         if constraint == "self":
             return (found := only_self(exclusions)), found
@@ -124,28 +124,28 @@ class MeanShift(Method):
             num_candidates=self.num_candidates,
             join=self.join,
         )
-        return found, Neighbours(candidates)
+        return found, Neighbors(candidates)
 
     @torch.no_grad()
     def watch(self, batch: Embedded, banks: Banks | None) -> Facts:
-        """True-label purity of the neighbours with and without the constraint, agreement with the guides."""
+        """True-label purity of the neighbors with and without the constraint, agreement with the guides."""
         assert banks is not None and batch.rows is not None and batch.target is not None
         bank, rows = banks.everyone, batch.rows.everyone
         exclusions, true = self._exclusions(batch, rows), bank.who("true_labels")
         k = WATCHED if self.k in (1, "all") else int(self.k)
-        sets: dict[str, Neighbours] = {"purity_free": unconstrained(batch.target, bank, k, exclusions)}
+        sets: dict[str, Neighbors] = {"purity_free": unconstrained(batch.target, bank, k, exclusions)}
         facts: Facts = {}
         if self.constraint == "guide":
-            sets["purity"], sets["purity_candidates"] = self._neighbours(batch, bank, exclusions, "guide", k)
+            sets["purity"], sets["purity_candidates"] = self._neighbors(batch, bank, exclusions, "guide", k)
             near = unconstrained(batch.target, bank, self.num_candidates, exclusions)
             facts["agreement"] = overlap(near, sets["purity_candidates"])
         shares = {name: purity(found, batch.true_labels, true, own_rows=rows) for name, found in sets.items()}
         if self.constraint == "label":
             shares["purity"] = self._label_purity(batch, bank, rows, k)
         elif self.constraint == "two_bank":
-            assert banks.labelled is not None and batch.rows.labelled is not None
+            assert banks.labeled is not None and batch.rows.labeled is not None
             known = batch.labels >= 0
-            shares["purity"] = self._label_purity(batch.select(known), banks.labelled, batch.rows.labelled[known], k)
+            shares["purity"] = self._label_purity(batch.select(known), banks.labeled, batch.rows.labeled[known], k)
         return facts | {name: share for name, share in shares.items() if share is not None}
 
     def _label_purity(self, batch: Embedded, bank: Bank, rows: Tensor, k: int) -> float | None:

@@ -4,7 +4,7 @@
     encoder(clip)             # (B, C, T, H, W) -> (B, num_features)
     encoder.features(clip)    # (B, C, T, H, W) -> (B, num_features, t, h, w)
 
-An image (B, C, H, W) is a clip of one frame. Nothing is normalised here, neither the pixels nor the feature.
+An image (B, C, H, W) is a clip of one frame. Nothing is normalized here, neither the pixels nor the feature.
 """
 
 # B batch, C channels, T frames, H W pixels; t h w what the strides leave of them
@@ -56,7 +56,7 @@ class Encoder(nn.Module):
                 f"{self.name} takes a clip (B, C, T, H, W) or an image (B, C, H, W), not {tuple(clip.shape)}"
             )
         if not clip.is_floating_point():
-            raise ValueError(f"{self.name} takes normalised floating-point clips, not {clip.dtype}")
+            raise ValueError(f"{self.name} takes normalized floating-point clips, not {clip.dtype}")
         clip = clip.unsqueeze(2) if clip.dim() == 4 else clip
         if clip.shape[1] != self.in_channels:
             raise ValueError(f"this {self.name} takes {self.in_channels} input channels, the clip has {clip.shape[1]}")

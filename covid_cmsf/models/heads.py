@@ -24,7 +24,7 @@ class HeadLayout(Settings):
 
 
 class MLP(nn.Sequential):
-    """Linear [-> batch norm] -> ReLU -> ... -> linear [-> batch norm]. The output is not normalised."""
+    """Linear [-> batch norm] -> ReLU -> ... -> linear [-> batch norm]. The output is not normalized."""
 
     def __init__(self, layout: HeadLayout) -> None:
         layers: list[nn.Module] = []
@@ -56,7 +56,7 @@ def coclr_layout(num_features: int, *, embedding_size: int = 128) -> HeadLayout:
     return HeadLayout(sizes=(num_features, num_features, embedding_size))
 
 
-class Standardise(nn.Module):
+class Standardize(nn.Module):
     """(B, D) minus a fixed mean, over a fixed deviation. They are set once, and are part of the state."""
 
     mean: Tensor
@@ -75,9 +75,9 @@ class Standardise(nn.Module):
 class Classifier(nn.Module):
     """Features (B, D) -> class scores (B, num_classes).
 
-    `normalise` scales each feature to unit length first, `batch_norm` then standardises each dimension:
-    CoCLR's linear probe has both, its fine-tuning has neither but a dropout of 0.9. `standardise` does it by fixed
-    statistics instead (`standardise_by_`), as CompRess does. `hidden` puts one layer with a ReLU before the last.
+    `normalize` scales each feature to unit length first, `batch_norm` then standardizes each dimension:
+    CoCLR's linear probe has both, its fine-tuning has neither but a dropout of 0.9. `standardize` does it by fixed
+    statistics instead (`standardize_by_`), as CompRess does. `hidden` puts one layer with a ReLU before the last.
     """
 
     def __init__(
@@ -87,16 +87,16 @@ class Classifier(nn.Module):
         *,
         hidden: int | None = None,
         dropout: float = 0.0,
-        normalise: bool = False,
+        normalize: bool = False,
         batch_norm: bool = False,
-        standardise: bool = False,
+        standardize: bool = False,
     ) -> None:
         super().__init__()
-        assert not (batch_norm and standardise)
-        self.normalise = normalise
+        assert not (batch_norm and standardize)
+        self.normalize = normalize
         self.norm: nn.Module = nn.BatchNorm1d(num_features) if batch_norm else nn.Identity()
-        if standardise:
-            self.norm = Standardise(num_features)
+        if standardize:
+            self.norm = Standardize(num_features)
         self.dropout = nn.Dropout(dropout)
         inner = () if hidden is None else (hidden,)
         self.mlp = MLP(HeadLayout(sizes=(num_features, *inner, num_classes)))
@@ -107,13 +107,13 @@ class Classifier(nn.Module):
 
     def forward(self, feature: Tensor) -> Tensor:
         """(B, D) -> (B, num_classes), before the softmax."""
-        if self.normalise:
+        if self.normalize:
             feature = nn.functional.normalize(feature, dim=1)
         return self.mlp(self.dropout(self.norm(feature)))
 
     @torch.no_grad()
-    def standardise_by_(self, mean: Tensor, variance: Tensor) -> None:
+    def standardize_by_(self, mean: Tensor, variance: Tensor) -> None:
         """Statistics (D,) of features as this classifier sees them, after scaling to unit length."""
-        assert isinstance(self.norm, Standardise)
+        assert isinstance(self.norm, Standardize)
         self.norm.mean.copy_(mean)
         self.norm.variance.copy_(variance)

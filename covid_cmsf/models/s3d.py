@@ -85,7 +85,7 @@ class S3D(Encoder):
         for layer_name, layer in TABLE.items():
             layers[layer_name], channels = _build(layer, channels, divide, gated)
         super().__init__(nn.Sequential(layers), name=name, in_channels=in_channels, num_features=channels)
-        _initialise_(self, bn_eps)
+        _initialize_(self, bn_eps)
 
     def features(self, clip: Tensor) -> Tensor:
         """(B, C, T, H, W) -> (B, num_features, t, h, w), channels-last."""
@@ -107,7 +107,7 @@ def _build(layer: Layer, channels: int, divide: int, gated: bool) -> tuple[nn.Mo
             return block, block.num_out
 
 
-def _initialise_(network: nn.Module, bn_eps: float) -> None:
+def _initialize_(network: nn.Module, bn_eps: float) -> None:
     """Convolutions from N(0, 0.01) as in CoCLR; batch norms start as the identity."""
     for module in network.modules():
         if isinstance(module, nn.Conv3d):

@@ -8,13 +8,13 @@ from torch import Tensor
 
 def effective_rank(rows: Tensor) -> float:
     """exp of the entropy of the eigenvalues of the covariance (Roy and Vetterli 2007), from 1 to D."""
-    centred = rows.double() - rows.double().mean(0)
-    largest = float(centred.abs().max())
+    centered = rows.double() - rows.double().mean(0)
+    largest = float(centered.abs().max())
     if largest < 1e-12:
         return 1.0
     # Scaled, in double precision, and on the shorter side: nearly collapsed rows defeat the solver otherwise.
-    centred = centred / largest
-    gram = centred.T @ centred if centred.shape[0] >= centred.shape[1] else centred @ centred.T
+    centered = centered / largest
+    gram = centered.T @ centered if centered.shape[0] >= centered.shape[1] else centered @ centered.T
     values = torch.linalg.eigvalsh(gram).clamp(min=0)
     shares = values / values.sum()
     return float(torch.exp(-torch.special.xlogy(shares, shares).sum()))

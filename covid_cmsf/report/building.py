@@ -76,7 +76,7 @@ class Report:
         for number, one in enumerate(series):
             if one is not None:
                 data[f"series-{number}"] = one.values()
-                data[f"neighbours-{number}"] = one.neighbours()
+                data[f"neighbors-{number}"] = one.neighbors()
                 data[f"map-{number}"] = one.maps()
         pictures = self._pictures(plans, series, data)
         name_pictures_(data, plans, pictures)
@@ -89,7 +89,7 @@ class Report:
             plan.first.stages,
             self._rank,
             num_shown=self.options.num_queries,
-            num_neighbours=self.options.num_neighbours,
+            num_neighbors=self.options.num_neighbors,
             always=self.options.always,
             seed=self.options.seed,
         )

@@ -7,7 +7,7 @@ from typing import Any
 from covid_cmsf.clips.interface import Clips
 from covid_cmsf.clips.manifest import ClipRecord
 from covid_cmsf.clips.store import ClipStore
-from covid_cmsf.clips.summary import summarise
+from covid_cmsf.clips.summary import summarize
 
 NUM_SAMPLES = 24
 MOST_FAILURES = 200  # listed
@@ -23,7 +23,7 @@ def clip_facts(clips: Clips) -> dict[str, Any]:
     failures = clips.failures
     facts |= {"failures": [asdict(one) for one in failures[:MOST_FAILURES]], "num_failures": len(failures)}
     try:
-        summary = asdict(summarise(clips))
+        summary = asdict(summarize(clips))
     except (ValueError, OSError) as error:
         return {**facts, **_counted(clips), "problem": str(error)}
     summary["classes"] = dict(list(summary["classes"].items())[:MOST_CLASSES])

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from covid_cmsf.atomic import atomic_path
-from covid_cmsf.report.curve_lines import Line, colour_of, dash_of
+from covid_cmsf.report.curve_lines import Line, color_of, dash_of
 from covid_cmsf.report.curves import MEASURES, Measure
 
 STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
@@ -45,11 +45,11 @@ def _draw(axis: Axes, lines: Sequence[Line], measure: Measure) -> None:
             style = STYLES[dash_of(line.family)] if number == 0 else OTHERS[number - 1]
             width = 1.6 if number == 0 else 0.9
             x, y = _points(line.curve["step"], line.curve[key])
-            axis.plot(x, y, style, color=colour_of(line.family), linewidth=width, label=label.replace("$", r"\$"))
+            axis.plot(x, y, style, color=color_of(line.family), linewidth=width, label=label.replace("$", r"\$"))
             if line.spread is not None and number == 0:
                 _, spread = _points(line.curve["step"], line.spread[key])
                 low, high = ([a + sign * b for a, b in zip(y, spread, strict=True)] for sign in (-1, 1))
-                axis.fill_between(x, low, high, color=colour_of(line.family), alpha=SHADE, linewidth=0)
+                axis.fill_between(x, low, high, color=color_of(line.family), alpha=SHADE, linewidth=0)
     axis.set(xlabel="step", ylabel=measure.words, yscale="log" if measure.log else "linear")
     if len(measure.keys) > 1:
         looks = zip(("thick", "dotted", "dash-dotted"), measure.keys, strict=True)

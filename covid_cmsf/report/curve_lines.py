@@ -1,4 +1,4 @@
-"""The curves of all plans, ready to be drawn: who they are, which colour, and the mean over several seeds."""
+"""The curves of all plans, ready to be drawn: who they are, which color, and the mean over several seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from covid_cmsf.report.comparison import group_numbers
 from covid_cmsf.report.curves import Curve, mean_curve, stage_curve
 from covid_cmsf.report.plan_folder import PlanFolder
 
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888")  # after Paul Tol
+COLORS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888")  # after Paul Tol
 
 
 @dataclass(frozen=True)
 class Line:
-    """Lines of one `family` differ only in their seed and share a colour. `words` name the family."""
+    """Lines of one `family` differ only in their seed and share a color. `words` name the family."""
 
     family: int
     words: str
@@ -55,14 +55,14 @@ def lines_of(plans: Sequence[PlanFolder]) -> list[Line]:
     return lines
 
 
-def colour_of(family: int) -> str:
-    """Colours repeat after seven; then `dash_of` tells lines apart."""
-    return COLOURS[family % len(COLOURS)]
+def color_of(family: int) -> str:
+    """Colors repeat after seven; then `dash_of` tells lines apart."""
+    return COLORS[family % len(COLORS)]
 
 
 def dash_of(family: int) -> str:
     """In Plotly's words."""
-    return ("solid", "dash", "dot", "dashdot")[family // len(COLOURS) % 4]
+    return ("solid", "dash", "dot", "dashdot")[family // len(COLORS) % 4]
 
 
 def _alone(line: Line) -> Line:

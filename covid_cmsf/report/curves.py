@@ -26,9 +26,9 @@ MEASURES = (
     Measure("loss", "Loss", (("loss", "loss"),), about="Mean since the line before."),
     Measure(
         "purity",
-        "Purity of the neighbours",
+        "Purity of the neighbors",
         (("purity", "with the constraint"), ("purity_free", "without"), ("purity_candidates", "all candidates")),
-        about="Share of the neighbours that have the query's true label, with and without the constraint.",
+        about="Share of the neighbors that have the query's true label, with and without the constraint.",
     ),
     Measure(
         "agreement",

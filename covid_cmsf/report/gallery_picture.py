@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from covid_cmsf.atomic import atomic_path
-from covid_cmsf.report.noisy_neighbours import GalleryRow
+from covid_cmsf.report.noisy_neighbors import GalleryRow
 
 CELL, TEXT = 1.1, 0.34  # inches: a picture, a line of words below it
 RIGHT, WRONG, QUERY = "#1a7f37", "#cf222e", "#0969da"
-WORDS = {"correct": "query\nlabelled\nrightly", "wrong": "query\nlabelled\nwrongly", "random": "random,\nsame\nlabel"}
+WORDS = {"correct": "query\nlabeled\nrightly", "wrong": "query\nlabeled\nwrongly", "random": "random,\nsame\nlabel"}
 
 
 def draw_gallery(
@@ -27,7 +27,7 @@ def draw_gallery(
     figure = Figure(figsize=(CELL * (columns + 0.8), (CELL + TEXT) * len(rows) + TEXT), dpi=130)
     axes = figure.subplots(len(rows), columns, squeeze=False)
     label = rows[0].found[0].seen_label
-    figure.suptitle(f"images labelled {class_names[label]!r}; below each its true class", fontsize=9)
+    figure.suptitle(f"images labeled {class_names[label]!r}; below each its true class", fontsize=9)
     figure.subplots_adjust(left=0.09, right=0.995, top=0.9, bottom=0.07, wspace=0.12, hspace=0.35)
     for line, row in zip(axes, rows, strict=True):
         wanted = row.query.true_label if row.query is not None else label
@@ -37,17 +37,17 @@ def draw_gallery(
         if row.query is not None:
             _draw(line[0], pictures[row.query.name], class_names[row.query.true_label], QUERY)
         for axis, one in zip(line[1:], row.found, strict=False):
-            colour = RIGHT if one.true_label == wanted else WRONG
-            _draw(axis, pictures[one.name], class_names[one.true_label], colour)
+            color = RIGHT if one.true_label == wanted else WRONG
+            _draw(axis, pictures[one.name], class_names[one.true_label], color)
     with atomic_path(out) as temporary:
         figure.savefig(temporary, format="png")
 
 
-def _draw(axis: Axes, picture: NDArray[np.uint8], words: str, colour: str) -> None:
+def _draw(axis: Axes, picture: NDArray[np.uint8], words: str, color: str) -> None:
     axis.axis("on")
     axis.imshow(picture, interpolation="nearest")
     axis.set_xticks([])
     axis.set_yticks([])
     for edge in axis.spines.values():
-        edge.set(color=colour, linewidth=2.5)
-    axis.set_xlabel(words[:16].replace("$", r"\$"), fontsize=7, color=colour, labelpad=2)
+        edge.set(color=color, linewidth=2.5)
+    axis.set_xlabel(words[:16].replace("$", r"\$"), fontsize=7, color=color, labelpad=2)

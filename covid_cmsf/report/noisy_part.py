@@ -1,11 +1,11 @@
-"""The gallery of figure 2 for the page: neighbours among images of the same, partly wrong label."""
+"""The gallery of figure 2 for the page: neighbors among images of the same, partly wrong label."""
 
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from covid_cmsf.report.noisy_neighbours import Shown
+from covid_cmsf.report.noisy_neighbors import Shown
 from covid_cmsf.report.noisy_run import RunGallery, run_gallery
 from covid_cmsf.report.plan_folder import PlanFolder
 from covid_cmsf.report.stage_folder import StageFolder
@@ -16,7 +16,7 @@ MOST_STAGES, NUM_LABELS = 4, 2
 
 
 def has_wrong_labels(stage: StageFolder) -> bool:
-    """Whether it was trained under noise and has features to look for neighbours with."""
+    """Whether it was trained under noise and has features to look for neighbors with."""
     labels = stage.settings.labels if stage.settings is not None else None
     return labels is not None and bool(labels.noise or labels.file) and stage.features is not None
 

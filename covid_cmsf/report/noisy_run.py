@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from covid_cmsf.clips import open_clips
 from covid_cmsf.config import load_config
 from covid_cmsf.evaluation.features import load_features
-from covid_cmsf.report.noisy_neighbours import GalleryRow, gallery_rows
+from covid_cmsf.report.noisy_neighbors import GalleryRow, gallery_rows
 from covid_cmsf.training.labels import listed_only, seen_labels
 from covid_cmsf.training.run_folder import CONFIG
 from covid_cmsf.training.settings import TrainSettings

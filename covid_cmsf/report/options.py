@@ -8,7 +8,7 @@ class Options:
     """As the command line has them."""
 
     num_queries: int = 60
-    num_neighbours: int = 8
+    num_neighbors: int = 8
     always: tuple[str, ...] = ()  # ids of videos that the gallery shows, whatever is drawn
     clips: str | None = None  # where the clips are now, if not where they were
     megabytes: float = 25.0  # of the whole folder

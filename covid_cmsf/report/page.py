@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 
 from covid_cmsf.atomic import write_text_atomic
-from covid_cmsf.clips.flow_colours import wheel_picture
+from covid_cmsf.clips.flow_colors import wheel_picture
 
 MARK = "report.json"  # says that a folder is a report, and of what
 PLOTLY = "plotly-cartesian.min.js"  # lines, bars, heat maps: a third of the whole library, and faster to start

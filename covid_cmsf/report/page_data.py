@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from covid_cmsf.report.comparison import group_numbers
-from covid_cmsf.report.curve_lines import Line, colour_of, dash_of
+from covid_cmsf.report.curve_lines import Line, color_of, dash_of
 from covid_cmsf.report.curves import MEASURES
 from covid_cmsf.report.plan_folder import PlanFolder
 from covid_cmsf.report.plan_layout import lay_out
@@ -16,7 +16,7 @@ from covid_cmsf.report.stage_folder import FEATURES
 
 
 def plan_values(plans: Sequence[PlanFolder], series: Sequence[Series | None]) -> list[dict[str, Any]]:
-    """For each plan its table, its picture, and where its neighbours, maps and errors are."""
+    """For each plan its table, its picture, and where its neighbors, maps and errors are."""
     groups = group_numbers(plans)
     return [
         {
@@ -57,7 +57,7 @@ def _missing(plan: PlanFolder) -> str | None:
 def curve_values(lines: Sequence[Line], figures: dict[str, list[str]]) -> dict[str, Any]:
     """The charts and their lines; `figures` are the names of the files by measure."""
     charts = [{**asdict(measure), "figures": figures.get(measure.name, [])} for measure in MEASURES]
-    drawn = [{**asdict(line), "colour": colour_of(line.family), "dash": dash_of(line.family)} for line in lines]
+    drawn = [{**asdict(line), "color": color_of(line.family), "dash": dash_of(line.family)} for line in lines]
     return {"charts": charts, "lines": drawn}
 
 

@@ -14,12 +14,12 @@ Data = dict[str, Any]
 def wanted_pictures(
     plans: Sequence[PlanFolder], series: Sequence[Series | None], data_facts: Sequence[Data]
 ) -> list[Wanted]:
-    """Shown queries, samples of the data, neighbours by rank, then all other queries (RGB alone, for the map)."""
+    """Shown queries, samples of the data, neighbors by rank, then all other queries (RGB alone, for the map)."""
     pairs = [(plan.clips, one) for plan, one in zip(plans, series, strict=True) if one is not None and plan.clips]
     wanted = [Wanted(clips, one.ids[query], kind) for clips, one in pairs for query in one.shown for kind in KINDS]
     for facts in data_facts:
         wanted += [Wanted(facts["address"], one["id"], kind) for one in facts.get("samples", []) for kind in KINDS]
-    most = max((one.num_neighbours for _, one in pairs), default=0)
+    most = max((one.num_neighbors for _, one in pairs), default=0)
     for rank in range(most):
         for clips, one in pairs:
             wanted += [Wanted(clips, video_id, kind) for video_id in _found_at(one, rank) for kind in KINDS]
@@ -28,7 +28,7 @@ def wanted_pictures(
 
 
 def _found_at(series: Series, rank: int) -> Iterator[str]:
-    """Ids of the neighbours at a rank, of all shown queries, in all stages."""
+    """Ids of the neighbors at a rank, of all shown queries, in all stages."""
     for (_, ranked), places in zip(series.stages, series.places, strict=True):
         for query in series.shown:
             if places[query] >= 0 and rank < ranked.found.shape[1]:

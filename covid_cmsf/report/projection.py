@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-NEIGHBOURS, DISTANCE = 15, 0.1  # of UMAP, its own defaults
+NEIGHBORS, DISTANCE = 15, 0.1  # of UMAP, its own defaults
 
 
 def principal_components(rows: Tensor) -> tuple[Tensor, tuple[float, float]]:
@@ -16,14 +16,14 @@ def principal_components(rows: Tensor) -> tuple[Tensor, tuple[float, float]]:
 
     Each direction's sign is such that its largest component is positive, so that the same features give the same map.
     """
-    centred = rows.double() - rows.double().mean(0)
-    values, vectors = torch.linalg.eigh(centred.T @ centred)  # ascending
+    centered = rows.double() - rows.double().mean(0)
+    values, vectors = torch.linalg.eigh(centered.T @ centered)  # ascending
     directions = vectors[:, -2:].flip(1)  # (D, 2)
     largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
     directions = directions * largest.sign()
     total = float(values.clamp_min(0).sum()) or 1.0
     shares = (float(values[-1]) / total, float(values[-2]) / total if len(values) > 1 else 0.0)
-    places = centred @ directions
+    places = centered @ directions
     if places.shape[1] < 2:
         places = torch.cat([places, torch.zeros_like(places)], dim=1)
     return places.float(), shares
@@ -37,6 +37,6 @@ def has_umap() -> bool:
 def umap_places(rows: Tensor, *, seed: int = 0) -> Tensor:
     """(N, D) -> (N, 2) by UMAP with the cosine distance. The same seed gives the same map."""
     reducer = import_module("umap").UMAP(
-        n_neighbors=min(NEIGHBOURS, len(rows) - 1), min_dist=DISTANCE, metric="cosine", random_state=seed, n_jobs=1
+        n_neighbors=min(NEIGHBORS, len(rows) - 1), min_dist=DISTANCE, metric="cosine", random_state=seed, n_jobs=1
     )
     return torch.from_numpy(reducer.fit_transform(rows.numpy())).float()

@@ -9,7 +9,7 @@ Outcome = Literal["improved", "hurt", "right", "wrong"]
 
 
 def outcome(before: bool, after: bool) -> Outcome:
-    """What became of a query whose nearest neighbour was right or wrong before, and after."""
+    """What became of a query whose nearest neighbor was right or wrong before, and after."""
     if before == after:
         return "right" if after else "wrong"
     return "improved" if after else "hurt"

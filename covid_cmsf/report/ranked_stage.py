@@ -1,6 +1,6 @@
-"""All that the page needs of a stage's features: neighbours, ranks, a map. The features themselves are let go."""
+"""All that the page needs of a stage's features: neighbors, ranks, a map. The features themselves are let go."""
 
-# Q queries, K neighbours
+# Q queries, K neighbors
 
 from dataclasses import dataclass
 
@@ -40,7 +40,7 @@ def rank_stage(stage: StageFolder, *, umap: bool) -> RankedStage:
         features,
         gallery=how["gallery"],
         query=how["query"],
-        centring=stage.retrieval.get("centring"),
+        centering=stage.retrieval.get("centering"),
         allow_shared_sources=bool(stage.retrieval.get("num_shared_sources")),
     )
     stated = stage.retrieval.get("recall", {}).get("1", stage.result.get("r1"))

@@ -1,13 +1,13 @@
 """Who was found for each query, by the very functions that measured R@1."""
 
-# Q queries, K neighbours
+# Q queries, K neighbors
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from covid_cmsf.evaluation.centring import choose_centring, comparable
+from covid_cmsf.evaluation.centering import choose_centering, comparable
 from covid_cmsf.evaluation.features import Features
 from covid_cmsf.evaluation.nearest import nearest
 from covid_cmsf.evaluation.parts import VAL_SHARE
@@ -26,7 +26,7 @@ class Ranking:
 
     @property
     def first_right(self) -> Tensor:
-        """(Q,) the rank, from 1, of the first neighbour of the query's class; 0 where none of the K is."""
+        """(Q,) the rank, from 1, of the first neighbor of the query's class; 0 where none of the K is."""
         return torch.where(self.right.any(1), self.right.int().argmax(1) + 1, 0)
 
     @property
@@ -40,11 +40,11 @@ def rank_queries(
     *,
     gallery: str = "train",
     query: str = "test",
-    centring: str | None = None,
+    centering: str | None = None,
     allow_shared_sources: bool = False,
 ) -> Ranking:
     """The 50 nearest of every query (fewer in a smaller gallery), as `evaluate_retrieval` finds them."""
-    chosen = choose_centring(centring, features.protocol)
+    chosen = choose_centering(centering, features.protocol)
     pair = parts_for_retrieval(
         features.videos, gallery, query, allow_shared_sources=allow_shared_sources, val_share=VAL_SHARE, seed=0
     )

@@ -13,20 +13,20 @@ Ranked = tuple[StageFolder, RankedStage]
 
 @dataclass
 class Series:
-    """`ids[: num_queries]` are all queries, then come neighbours that are shown. Labels are numbers of `classes`."""
+    """`ids[: num_queries]` are all queries, then come neighbors that are shown. Labels are numbers of `classes`."""
 
     ids: list[str]
     labels: list[int]
     classes: list[str]
     num_queries: int
     shown: list[int]  # queries of the gallery
-    num_neighbours: int
+    num_neighbors: int
     stages: list[Ranked]
     places: list[list[int]]  # for each stage and query its row among the stage's queries, -1 where it lacks it
     number: dict[str, int] = field(repr=False)  # of a video, by its id
 
     def values(self) -> dict[str, Any]:
-        """Who the videos are, and for each stage the rank of every query's first right neighbour, and its answer."""
+        """Who the videos are, and for each stage the rank of every query's first right neighbor, and its answer."""
         return {
             "ids": self.ids,
             "labels": self.labels,
@@ -50,8 +50,8 @@ class Series:
             "answer": [answers[place] if place >= 0 else None for place in places],
         }
 
-    def neighbours(self) -> list[dict[str, list[int]]]:
-        """For each stage, flat: the neighbours of each shown query (numbers of videos, -1 none), cosines times 1000."""
+    def neighbors(self) -> list[dict[str, list[int]]]:
+        """For each stage, flat: the neighbors of each shown query (numbers of videos, -1 none), cosines times 1000."""
         return [self._found(number) for number in range(len(self.stages))]
 
     def _found(self, number: int) -> dict[str, list[int]]:
@@ -59,7 +59,7 @@ class Series:
         found: list[int] = []
         similarity: list[int] = []
         for query in self.shown:
-            place, k = self.places[number][query], self.num_neighbours
+            place, k = self.places[number][query], self.num_neighbors
             rows = ranked.found[place, :k].tolist() if place >= 0 else []
             values = (1000 * ranked.similarity[place, :k]).round().int().tolist() if place >= 0 else []
             found += [self.number[ranked.videos.ids[row]] for row in rows] + [-1] * (k - len(rows))
@@ -88,7 +88,7 @@ def make_series(
     rank: Callable[[StageFolder], RankedStage],
     *,
     num_shown: int,
-    num_neighbours: int,
+    num_neighbors: int,
     always: Sequence[str] = (),
     seed: int = 0,
 ) -> tuple[Series | None, list[str]]:
@@ -99,7 +99,7 @@ def make_series(
         try:
             ranked.append((stage, rank(stage)))
         except (ValueError, FileNotFoundError) as error:
-            notes.append(f"{stage.name}: no neighbours, map or errors: {error}")
+            notes.append(f"{stage.name}: no neighbors, map or errors: {error}")
     if not ranked:
         return None, notes
     notes += [one.note for _, one in ranked if one.note]
@@ -113,8 +113,8 @@ def make_series(
     classes = max((one.videos.class_names for _, one in ranked), key=len)
     wanted = [ids.index(video_id) for video_id in dict.fromkeys(always) if video_id in ids]
     shown = choose_queries(labels, _kinds(ranked, places), num_shown, always=wanted, seed=seed)
-    series = Series(ids, labels, [*classes], len(ids), shown, num_neighbours, ranked, places, {})
-    _add_neighbours_(series)
+    series = Series(ids, labels, [*classes], len(ids), shown, num_neighbors, ranked, places, {})
+    _add_neighbors_(series)
     return series, notes
 
 
@@ -139,14 +139,14 @@ def before_and_after(stages: Sequence[StageFolder], modality: str | None) -> tup
     return mine[0], (rounds or trained or mine)[-1]
 
 
-def _add_neighbours_(series: Series) -> None:
-    """Gives a number to every video that is a neighbour of a shown query."""
+def _add_neighbors_(series: Series) -> None:
+    """Gives a number to every video that is a neighbor of a shown query."""
     series.number.update({video_id: number for number, video_id in enumerate(series.ids)})
     for (_, ranked), places in zip(series.stages, series.places, strict=True):
         for query in series.shown:
             if places[query] < 0:
                 continue
-            for row in ranked.found[places[query], : series.num_neighbours].tolist():
+            for row in ranked.found[places[query], : series.num_neighbors].tolist():
                 video_id = ranked.videos.ids[row]
                 if video_id not in series.number:
                     series.number[video_id] = len(series.ids)

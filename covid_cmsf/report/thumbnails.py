@@ -1,4 +1,4 @@
-"""A clip as a short loop: a few frames of its middle as an animated WebP, in RGB or in the colours of flow."""
+"""A clip as a short loop: a few frames of its middle as an animated WebP, in RGB or in the colors of flow."""
 
 # T frames, H W pixels
 
@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from covid_cmsf.clips.flow_colours import flow_to_rgb
+from covid_cmsf.clips.flow_colors import flow_to_rgb
 from covid_cmsf.clips.interface import Clips
 from covid_cmsf.clips.manifest import ClipRecord
 
 SPAN = 32  # frames of the video that the loop goes over: what a network sees of it
-PERCENTILE = 99  # the speed of full colour
+PERCENTILE = 99  # the speed of full color
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def loop_frames(count: int, num_frames: int, span: int = SPAN) -> list[int]:
 
 
 def thumbnail(clips: Clips, record: ClipRecord, modality: str, style: Style) -> bytes:
-    """The WebP file. Full colour of flow is the speed that all but a hundredth of the clip stay below."""
+    """The WebP file. Full color of flow is the speed that all but a hundredth of the clip stay below."""
     count = record.num_flow if modality == "flow" else record.num_frames
     numbers = loop_frames(count, style.num_frames)
     frames = clips.read(record, modality, numbers)

@@ -9,7 +9,7 @@ from covid_cmsf.training.networks import Network
 from covid_cmsf.training.processes import Processes
 
 
-def synchronise(network: Network) -> Network:
+def synchronize(network: Network) -> Network:
     """Batch norm over the examples of all processes. PyTorch can do it on GPUs only."""
     return nn.SyncBatchNorm.convert_sync_batchnorm(network)
 

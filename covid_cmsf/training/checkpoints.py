@@ -2,7 +2,7 @@
 
     checkpoints/
       index.json                     what there is, oldest first: file, sha256, epoch, batch, step, kept
-      step-00000120-epoch-0003.pt    {"format": 1, "encoder": card, "state": {...}, "optimiser": ..., ...}
+      step-00000120-epoch-0003.pt    {"format": 1, "encoder": card, "state": {...}, "optimizer": ..., ...}
       last.pt                        a link to the newest
 
 A file enters the index after it is on disk, and leaves the disk after it left the index; so a kill at any moment leaves

@@ -30,7 +30,7 @@ class Data:
     num_classes: int
 
     def fingerprint(self) -> str:
-        """Changes when a video is added, left out, cut or labelled otherwise: then numbers of videos mean others."""
+        """Changes when a video is added, left out, cut or labeled otherwise: then numbers of videos mean others."""
         facts = [
             [one.video_id, one.source, one.label, one.num_frames, one.num_flow, seen]
             for one, seen in zip(self.views.records, self.labels.tolist(), strict=True)

@@ -28,7 +28,7 @@ class Plan:
 
 def dry_run(settings: TrainSettings) -> Plan:
     """Two steps of the run (a guide's cache is not filled: the guide is asked itself), and what follows from them."""
-    live = tuple(guide.model_copy(update={"cache": "none", "centre": False}) for guide in settings.guides)
+    live = tuple(guide.model_copy(update={"cache": "none", "center": False}) for guide in settings.guides)
     trial = settings.model_copy(update={"guides": live})
     with processes(settings.runtime.device) as group:
         set_threads(settings.runtime)

@@ -40,7 +40,7 @@ def keep_failed_step(
     kept = {
         name: getattr(embedded, name) for name in ("sources", "labels", "true_labels", "videos", "target", "guides")
     }
-    kept |= {"rows": None if embedded.rows is None else [embedded.rows.everyone, embedded.rows.labelled]}
+    kept |= {"rows": None if embedded.rows is None else [embedded.rows.everyone, embedded.rows.labeled]}
     kept["view"] = moved.online[values["settings"]["modality"]]
     with atomic_path(path) as temporary:
         torch.save({"format": 1, **values, "generator": outcome.draws, "failed": kept}, temporary)

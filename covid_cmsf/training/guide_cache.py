@@ -60,9 +60,9 @@ def _embed(guide: Guide, batch: Batch, device: torch.device, advance: Any) -> Te
     return guide(batch.to(device).target[guide.modality]).cpu()
 
 
-def finished(views: Tensor, *, mean: bool, centre: bool) -> Tensor:
-    """(V, N, D) unit vectors: with `mean` a single one a video, with `centre` about the mean of all videos."""
-    views = views - views.mean(dim=(0, 1)) if centre else views
+def finished(views: Tensor, *, mean: bool, center: bool) -> Tensor:
+    """(V, N, D) unit vectors: with `mean` a single one a video, with `center` about the mean of all videos."""
+    views = views - views.mean(dim=(0, 1)) if center else views
     views = views.mean(0, keepdim=True) if mean else views
     return torch.nn.functional.normalize(views, dim=2)
 

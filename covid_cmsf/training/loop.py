@@ -54,7 +54,7 @@ class Run:
 
     @property
     def batches_per_epoch(self) -> int:
-        """A whole number of optimiser steps."""
+        """A whole number of optimizer steps."""
         return whole_steps(self.loader, self.how)
 
 
@@ -117,7 +117,7 @@ def one_batch(run: Run, batch: Batch) -> bool:
     """Targets, push, search, loss, and when enough batches are gathered step and EMA. True: stop here."""
     progress, how, processes = run.progress, run.how, run.processes
     last = (progress.batch + 1) % how.accumulate == 0
-    with run.clock.working(len(batch.labels) * processes.count), unsynchronised(run.parts.online, not last):
+    with run.clock.working(len(batch.labels) * processes.count), unsynchronized(run.parts.online, not last):
         outcome = forward_backward(run.parts, batch, how, processes)
         if not outcome.finite:
             keep_failed_step(run.checkpoints.folder.parent, run.parts, batch, outcome, capture_of(run), processes)
@@ -183,7 +183,7 @@ def rates(settings: TrainSettings, progress: Progress, batches_per_epoch: int) -
     """Learning rate and EMA momentum of the current step."""
     done = progress.epoch + progress.batch / batches_per_epoch
     schedule, method = settings.schedule, settings.method
-    rate = learning_rate(settings.optimiser.lr, done, **schedule.model_dump())
+    rate = learning_rate(settings.optimizer.lr, done, **schedule.model_dump())
     if not isinstance(method, WithTarget):
         return rate, 0.0
     return rate, ema_momentum(method.ema_momentum, done, epochs=schedule.epochs, schedule=method.ema_schedule)
@@ -222,20 +222,20 @@ def how_of(settings: TrainSettings) -> How:
         precision=settings.precision,
         batch_norm=settings.batch_norm,
         start_rows=start_rows,
-        accumulate=settings.optimiser.accumulate,
-        clip_norm=settings.optimiser.clip_norm,
+        accumulate=settings.optimizer.accumulate,
+        clip_norm=settings.optimizer.clip_norm,
     )
 
 
 def whole_steps(loader: ViewLoader, how: How) -> int:
-    """Batches of an epoch that make whole optimiser steps."""
+    """Batches of an epoch that make whole optimizer steps."""
     whole = loader.num_batches // how.accumulate * how.accumulate
     if whole == 0:
-        raise ValueError(f"an epoch has {loader.num_batches} batches, and optimiser.accumulate wants {how.accumulate}")
+        raise ValueError(f"an epoch has {loader.num_batches} batches, and optimizer.accumulate wants {how.accumulate}")
     return whole
 
 
-def unsynchronised(online: nn.Module, wanted: bool) -> Any:
+def unsynchronized(online: nn.Module, wanted: bool) -> Any:
     """Between accumulated batches processes need not exchange gradients."""
     if wanted and isinstance(online, nn.parallel.DistributedDataParallel):
         return online.no_sync()

@@ -40,9 +40,9 @@ class WithTarget(Settings):
 class Shift(WithTarget):
     """What all mean-shift methods share."""
 
-    k: K = Field(default=5, description="neighbours that are averaged, or `all` that are allowed")
-    include_target: bool = Field(default=True, description="the target itself may be a neighbour")
-    include_siblings: bool = Field(default=True, description="other clips of the same source may be neighbours")
+    k: K = Field(default=5, description="neighbors that are averaged, or `all` that are allowed")
+    include_target: bool = Field(default=True, description="the target itself may be a neighbor")
+    include_siblings: bool = Field(default=True, description="other clips of the same source may be neighbors")
 
 
 class CmsfSettings(Shift):
@@ -52,7 +52,7 @@ class CmsfSettings(Shift):
     constraint: Literal["guide", "label", "two_bank"] = "guide"
     num_candidates: int = Field(default=10, ge=1, description="n: rows that each guide vouches for")
     join: Join = Field(default="union", description="candidates of several guides: either's or both's")
-    labelled_rows: int = Field(default=8192, ge=1, description="rows of the second bank of `two_bank`")
+    labeled_rows: int = Field(default=8192, ge=1, description="rows of the second bank of `two_bank`")
 
 
 class Cmsf2qSettings(Shift):
@@ -63,7 +63,7 @@ class Cmsf2qSettings(Shift):
 
 
 class CmsfKmSettings(Shift):
-    """CMSF-KM: neighbours are of the same cluster, by k-means after every epoch."""
+    """CMSF-KM: neighbors are of the same cluster, by k-means after every epoch."""
 
     name: Literal["cmsf_km"]
     num_clusters: int = Field(default=50_000, ge=1)
@@ -77,7 +77,7 @@ class MsfSettings(Shift):
 
 
 class ByolSettings(WithTarget):
-    """Towards the own target alone: BYOL in one direction."""
+    """Toward the own target alone: BYOL in one direction."""
 
     name: Literal["byol_asym"]
     bank_rows: int = Field(default=8192, ge=1, description="only for diagnostics")

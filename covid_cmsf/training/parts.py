@@ -18,7 +18,7 @@ from covid_cmsf.models import HeadLayout
 from covid_cmsf.models.speed import compile_
 from covid_cmsf.models.weights.card import EncoderCard
 from covid_cmsf.training import method_settings as named
-from covid_cmsf.training.batch_norm import synchronise, train_mode_
+from covid_cmsf.training.batch_norm import synchronize, train_mode_
 from covid_cmsf.training.data import Data, open_data
 from covid_cmsf.training.guides import Guide, load_guides
 from covid_cmsf.training.networks import Network, card_of, predictor_for, slow_copy, start_network
@@ -42,7 +42,7 @@ class Parts:
     memory: Memory | None
     method: Method
     guides: list[Guide]
-    optimiser: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     generator: torch.Generator  # the same draws in every process
     card: EncoderCard
@@ -90,7 +90,7 @@ def build_parts(settings: TrainSettings, processes: Processes) -> Parts:
         memory=_memory(method, data, network, processes),
         method=method.to(processes.device),
         guides=[guide.to(processes.device) for guide in guides],
-        optimiser=build_optimiser(network, settings),
+        optimizer=build_optimizer(network, settings),
         scaler=torch.amp.GradScaler(processes.device.type, enabled=settings.precision == "fp16"),
         generator=torch.Generator().manual_seed(settings.seed),
         card=card,
@@ -154,9 +154,9 @@ def build_method(chosen: named.MethodSettings, *, num_classes: int, size: int) -
             return Xent()
 
 
-def build_optimiser(network: Network, settings: TrainSettings) -> torch.optim.Optimizer:
+def build_optimizer(network: Network, settings: TrainSettings) -> torch.optim.Optimizer:
     """Adam or SGD over all weights; the predictor is a group of its own, with `factor` times the rate."""
-    chosen = settings.optimiser
+    chosen = settings.optimizer
     groups = [{"params": [*network.encoder.parameters(), *network.projector.parameters()], "factor": 1.0}]
     if network.predictor is not None:
         groups.append({"params": [*network.predictor.parameters()], "factor": chosen.predictor_lr_factor})
@@ -194,8 +194,8 @@ def _banks(settings: TrainSettings, network: Network, guides: list[Guide], proce
         sizes[PREVIOUS] = size
     second = 0
     if isinstance(settings.method, named.CmsfSettings) and settings.method.constraint == "two_bank":
-        second = settings.method.labelled_rows
-    return Banks(settings.method.bank_rows, sizes, num_labelled_rows=second).to(processes.device)
+        second = settings.method.labeled_rows
+    return Banks(settings.method.bank_rows, sizes, num_labeled_rows=second).to(processes.device)
 
 
 def _memory(method: Method, data: Data, network: Network, processes: Processes) -> Memory | None:
@@ -217,7 +217,7 @@ def _on_device(
         logger.warning("batch_norm.shuffle has no effect in one process; batch_norm.groups=2 imitates two")
     both = [network] if target is None else [network, target]
     if mode == "sync" or (mode == "auto" and several_gpus):
-        both = [synchronise(one) for one in both]
+        both = [synchronize(one) for one in both]
     for one in both:
         one.to(processes.device)
         train_mode_(one, frozen=mode == "frozen")

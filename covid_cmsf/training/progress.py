@@ -48,7 +48,7 @@ def capture(parts: Parts, progress: Progress, settings: dict[str, Any], processe
     return {
         "encoder": parts.card.model_dump(mode="json"),
         "state": state,
-        "optimiser": parts.optimiser.state_dict(),
+        "optimizer": parts.optimizer.state_dict(),
         "scaler": parts.scaler.state_dict(),
         "progress": asdict(progress),
         "generator": parts.generator.get_state(),
@@ -74,7 +74,7 @@ def restore_(parts: Parts, values: dict[str, Any], processes: Processes) -> Prog
         raise ValueError("the weights of a guide are not those that this run began with; it cannot be continued")
     if values["videos"] != parts.data.fingerprint():
         raise ValueError("the clips are not those that this run began with; it cannot be continued")
-    load_optimiser_(parts.optimiser, values["optimiser"])
+    load_optimizer_(parts.optimizer, values["optimizer"])
     parts.scaler.load_state_dict(values["scaler"])
     parts.generator.set_state(values["generator"])
     if len(values["random"]) == processes.count:  # another number of processes: nothing drawn is lost but equality
@@ -82,11 +82,11 @@ def restore_(parts: Parts, values: dict[str, Any], processes: Processes) -> Prog
     return Progress(**values["progress"])
 
 
-def load_optimiser_(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def load_optimizer_(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Moments come from the checkpoint; rates, decay and the like from the settings, which may have been changed."""
-    options = [{key: value for key, value in group.items() if key != "params"} for group in optimiser.param_groups]
-    optimiser.load_state_dict(state)
-    for group, own in zip(optimiser.param_groups, options, strict=True):
+    options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, own in zip(optimizer.param_groups, options, strict=True):
         group.update(own)
 
 

@@ -107,14 +107,14 @@ def fill_caches_(parts: Parts, settings: TrainSettings, group: Processes, folder
                 )
             if path is not None and group.first:
                 write_cache(path, views, key)
-        parts.cached[guide.column] = finished(views, mean=chosen.cache == "mean", centre=chosen.centre).to(group.device)
+        parts.cached[guide.column] = finished(views, mean=chosen.cache == "mean", center=chosen.center).to(group.device)
 
 
 def check_same_batches(old: dict[str, Any], settings: TrainSettings) -> None:
     """ValueError when, in the middle of an epoch, batches would not be the same as in its beginning."""
     now = plain(settings)
     changed = [name for name in ("batch_size", "repeat", "seed") if old[name] != now[name]]
-    changed += ["optimiser.accumulate"] if old["optimiser"]["accumulate"] != now["optimiser"]["accumulate"] else []
+    changed += ["optimizer.accumulate"] if old["optimizer"]["accumulate"] != now["optimizer"]["accumulate"] else []
     if changed:
         raise ValueError(f"the run is in the middle of an epoch: {', '.join(changed)} can change at its end only")
 

@@ -45,7 +45,7 @@ def write_config(folder: Path, settings: TrainSettings) -> None:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], place: str = "") -> list[str]:
-    """`optimiser.lr: 0.001 -> 0.002`, a line for each value that is not the same."""
+    """`optimizer.lr: 0.001 -> 0.002`, a line for each value that is not the same."""
     lines = []
     for key in dict.fromkeys((*old, *new)):
         name, before, after = f"{place}{key}", old.get(key), new.get(key)

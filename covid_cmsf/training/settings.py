@@ -21,7 +21,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class GuideSettings(Settings):
-    """A frozen encoder of another modality that says which rows may be neighbours."""
+    """A frozen encoder of another modality that says which rows may be neighbors."""
 
     weights: str = Field(description="any file that `covid-cmsf weights show` can read")
     modality: str = Field(description="what it sees: rgb, flow, rgbdiff, or frame for a 2D network")
@@ -32,7 +32,7 @@ class GuideSettings(Settings):
         description="views: embed some views of every video once and draw one of them each time; mean: their mean",
     )
     cached_views: int = Field(default=4, ge=1)
-    centre: bool = Field(default=False, description="subtract the mean over all videos (with a cache)")
+    center: bool = Field(default=False, description="subtract the mean over all videos (with a cache)")
 
     @field_validator("modality")
     @classmethod
@@ -40,13 +40,13 @@ class GuideSettings(Settings):
         return known_modality(name)
 
     @model_validator(mode="after")
-    def _centre_needs_cache(self) -> "GuideSettings":
-        if self.centre and self.cache == "none":
-            raise ValueError("centre needs cache: views or mean, for the mean over all videos must be known")
+    def _center_needs_cache(self) -> "GuideSettings":
+        if self.center and self.cache == "none":
+            raise ValueError("center needs cache: views or mean, for the mean over all videos must be known")
         return self
 
 
-class OptimiserSettings(Settings):
+class OptimizerSettings(Settings):
     """How weights move."""
 
     name: Literal["adam", "sgd"] = "adam"
@@ -94,7 +94,7 @@ class LabelSettings(Settings):
         if self.file is not None and self.noise:
             raise ValueError("labels.file has its wrong labels already; leave labels.noise out")
         if self.known is not None and self.share < 1:
-            raise ValueError("labels.known lists what is labelled; leave labels.share out")
+            raise ValueError("labels.known lists what is labeled; leave labels.share out")
         return self
 
 
@@ -138,7 +138,7 @@ class TrainSettings(Settings):
     labels: LabelSettings = LabelSettings()
     batch_size: int = Field(default=128, ge=1, description="of all processes together")
     repeat: int = Field(default=1, ge=1, description="times that every video comes in an epoch")
-    optimiser: OptimiserSettings = OptimiserSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     batch_norm: BatchNormSettings = BatchNormSettings()
     precision: Precision = "fp32"

@@ -75,16 +75,16 @@ def forward_backward(parts: Parts, batch: Batch, how: How, processes: Processes)
 
 
 def update(parts: Parts, how: How, *, rate: float, momentum: float) -> float | None:
-    """The optimiser's step and the target's; returns the gradient's norm where it is clipped."""
-    for group in parts.optimiser.param_groups:
+    """The optimizer's step and the target's; returns the gradient's norm where it is clipped."""
+    for group in parts.optimizer.param_groups:
         group["lr"] = rate * group["factor"]
     norm = None
     if how.clip_norm is not None:
-        parts.scaler.unscale_(parts.optimiser)
+        parts.scaler.unscale_(parts.optimizer)
         norm = float(torch.nn.utils.clip_grad_norm_(parts.network.parameters(), how.clip_norm))
-    parts.scaler.step(parts.optimiser)
+    parts.scaler.step(parts.optimizer)
     parts.scaler.update()
-    parts.optimiser.zero_grad(set_to_none=True)
+    parts.optimizer.zero_grad(set_to_none=True)
     if parts.target is not None:
         ema_update_(parts.target, parts.network, momentum)
     return norm

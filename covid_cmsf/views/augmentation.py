@@ -1,7 +1,7 @@
 """What may happen to a clip, as settings, and the presets that people know by name.
 
 `strong`, `weak` and `std` are those of the CMSF paper (MoCo v2, crop and flip, PyTorch's ImageNet example); `coclr`
-is CoCLR's strong pipeline with its one-attempt crop and its grey by channel.
+is CoCLR's strong pipeline with its one-attempt crop and its gray by channel.
 """
 
 from functools import cache
@@ -15,10 +15,10 @@ Kind = Literal["rgb", "flow", "image"]
 
 
 class Augmentation(Settings):
-    """One pipeline: crop and resize, jitter, grey, blur, flip. Probabilities are a clip's, not a frame's."""
+    """One pipeline: crop and resize, jitter, gray, blur, flip. Probabilities are a clip's, not a frame's."""
 
     size: int = Field(default=128, ge=8, description="height and width of a view, pixels")
-    centre: float | None = Field(default=None, gt=0, le=1, description="no chance: centre square, share of short edge")
+    center: float | None = Field(default=None, gt=0, le=1, description="no chance: center square, share of short edge")
     scale: tuple[float, float] = Field(default=(0.2, 1.0), description="area of the random crop, share of the frame")
     ratio: tuple[float, float] = Field(default=(3 / 4, 4 / 3), description="width over height of the random crop")
     attempts: int = Field(default=10, ge=1, description="tries to fit the crop")
@@ -29,28 +29,28 @@ class Augmentation(Settings):
     contrast: float = Field(default=0.4, ge=0)
     saturation: float = Field(default=0.4, ge=0)
     hue: float = Field(default=0.1, ge=0, le=0.5)
-    grey: float = Field(default=0.0, ge=0, le=1)
-    grey_by: Literal["luma", "channel"] = "luma"
+    gray: float = Field(default=0.0, ge=0, le=1)
+    gray_by: Literal["luma", "channel"] = "luma"
     blur: float = Field(default=0.0, ge=0, le=1)
     sigma: tuple[float, float] = (0.1, 2.0)
 
 
-STRONG = Augmentation(jitter=0.8, grey=0.2, blur=0.5)
+STRONG = Augmentation(jitter=0.8, gray=0.2, blur=0.5)
 WEAK = Augmentation()
 STD = Augmentation(scale=(0.08, 1.0))
 PRESETS: dict[str, dict[Kind, Augmentation]] = {
-    # Flow is motion, not colour: it is cropped and flipped (with its sign), and nothing else.
+    # Flow is motion, not color: it is cropped and flipped (with its sign), and nothing else.
     "strong": {"rgb": STRONG, "flow": WEAK, "image": STRONG.model_copy(update={"size": 224})},
     "weak": {"rgb": WEAK, "flow": WEAK, "image": WEAK.model_copy(update={"size": 224})},
     "std": {"rgb": STD, "flow": STD, "image": STD.model_copy(update={"size": 224})},
-    # The centre square: 224 of 240 pixels for video (CoCLR's 224 crop of UCF-101), 224 of 256 for images.
+    # The center square: 224 of 240 pixels for video (CoCLR's 224 crop of UCF-101), 224 of 256 for images.
     "eval": {
-        "rgb": Augmentation(centre=224 / 240, flip=0),
-        "flow": Augmentation(centre=224 / 240, flip=0),
-        "image": Augmentation(centre=224 / 256, flip=0, size=224),
+        "rgb": Augmentation(center=224 / 240, flip=0),
+        "flow": Augmentation(center=224 / 240, flip=0),
+        "image": Augmentation(center=224 / 256, flip=0, size=224),
     },
     "coclr": {
-        kind: STRONG.model_copy(update={"attempts": 1, "squash": True, "grey_by": "channel"})
+        kind: STRONG.model_copy(update={"attempts": 1, "squash": True, "gray_by": "channel"})
         for kind in ("rgb", "flow", "image")
     },
     "coclr_weak": {kind: WEAK.model_copy(update={"attempts": 1, "squash": True}) for kind in ("rgb", "flow", "image")},

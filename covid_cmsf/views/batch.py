@@ -17,7 +17,7 @@ Views = dict[str, Tensor]  # modality: (B, C, T, H, W), (B, C, H, W) for single 
 
 @dataclass(frozen=True)
 class Deferred:
-    """Views that were only cut so far, as uint8: their colours and normalisation are left to the device."""
+    """Views that were only cut so far, as uint8: their colors and normalization are left to the device."""
 
     modalities: list[Modality]
     flow_bound: float

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def gaussian_weights(sigma: float, limit: int) -> list[float]:
-    """The weights of a pixel and of its neighbours at distance 1, 2, ...; they cover three sigmas, at most `limit`."""
+    """The weights of a pixel and of its neighbors at distance 1, 2, ...; they cover three sigmas, at most `limit`."""
     radius = max(1, min(math.ceil(3 * sigma), limit))
     weights = [math.exp(-0.5 * (i / sigma) ** 2) for i in range(radius + 1)]
     total = weights[0] + 2 * sum(weights[1:])

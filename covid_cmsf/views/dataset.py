@@ -35,7 +35,7 @@ class Key:
 
 
 class ViewDataset(Dataset[Sample]):
-    """Two views of each video. `defer` leaves colours and normalisation to the device (see `Batch.to`).
+    """Two views of each video. `defer` leaves colors and normalization to the device (see `Batch.to`).
 
     `online` and `target` are the modalities of each view, by default all of the settings': what no network looks at
     is neither decoded nor augmented, and leaving it out does not change the rest.

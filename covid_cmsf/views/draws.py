@@ -23,8 +23,8 @@ class Geometry:
 
 
 @dataclass(frozen=True)
-class Colour:
-    """Factors (1 = unchanged) and the order in which they are applied; hue is a share of the colour circle."""
+class Color:
+    """Factors (1 = unchanged) and the order in which they are applied; hue is a share of the color circle."""
 
     brightness: float
     contrast: float
@@ -38,8 +38,8 @@ class ViewDraw:
     """All of one view's chances. None: that operation does not happen."""
 
     geometry: Geometry
-    colour: Colour | None
-    grey: int | None  # -1: luma; 0, 1, 2: that channel
+    color: Color | None
+    gray: int | None  # -1: luma; 0, 1, 2: that channel
     sigma: float | None
 
 
@@ -47,9 +47,9 @@ def draw_view(settings: Augmentation, rng: np.random.Generator, *, height: int, 
     """The chances of one view of a clip whose frames are height x width pixels.
 
     The number of values taken from `rng` does not depend on their outcome except in the crop's attempts, which come
-    last, so pipelines that share a seed share flips and colours.
+    last, so pipelines that share a seed share flips and colors.
     """
-    flip, jitter, grey, blur = rng.random(4)
+    flip, jitter, gray, blur = rng.random(4)
     factors = rng.random(4)
     order = tuple(int(i) for i in rng.permutation(4))
     channel = int(rng.integers(3))
@@ -64,17 +64,17 @@ def draw_view(settings: Augmentation, rng: np.random.Generator, *, height: int, 
     hue = float((2 * factors[3] - 1) * settings.hue)
     return ViewDraw(
         geometry=geometry,
-        colour=Colour(brightness, contrast, saturation, hue, order) if jitter < settings.jitter else None,
-        grey=(channel if settings.grey_by == "channel" else -1) if grey < settings.grey else None,
+        color=Color(brightness, contrast, saturation, hue, order) if jitter < settings.jitter else None,
+        gray=(channel if settings.gray_by == "channel" else -1) if gray < settings.gray else None,
         sigma=sigma if blur < settings.blur else None,
     )
 
 
 def draw_geometry(settings: Augmentation, rng: np.random.Generator, *, height: int, width: int, flip: bool) -> Geometry:
-    """The cut: random area and shape, tried until it fits; or the centre square."""
-    if settings.centre is not None:
-        side = settings.centre * min(height, width)
-        return _centred(side, side, height, width, flip)
+    """The cut: random area and shape, tried until it fits; or the center square."""
+    if settings.center is not None:
+        side = settings.center * min(height, width)
+        return _centered(side, side, height, width, flip)
     low, high = (math.log(value) for value in settings.ratio)
     for _ in range(settings.attempts):
         area = rng.uniform(*settings.scale) * height * width
@@ -88,10 +88,10 @@ def draw_geometry(settings: Augmentation, rng: np.random.Generator, *, height: i
         return Geometry(0, 0, 1, 1, flip)
     limited = min(max(width / height, settings.ratio[0]), settings.ratio[1])  # the largest central cut of legal shape
     cut_width, cut_height = min(width, round(height * limited)), min(height, round(width / limited))
-    return _centred(cut_height, cut_width, height, width, flip)
+    return _centered(cut_height, cut_width, height, width, flip)
 
 
-def _centred(cut_height: float, cut_width: float, height: int, width: int, flip: bool) -> Geometry:
+def _centered(cut_height: float, cut_width: float, height: int, width: int, flip: bool) -> Geometry:
     return Geometry(
         top=(height - cut_height) / 2 / height,
         left=(width - cut_width) / 2 / width,

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.views.blur import blur_
-from covid_cmsf.views.colour import grey_, jitter_
+from covid_cmsf.views.color import gray_, jitter_
 from covid_cmsf.views.draws import ViewDraw
 from covid_cmsf.views.geometry import cut, mirror
-from covid_cmsf.views.modalities import Modality, normalise_, normalised, to_values
+from covid_cmsf.views.modalities import Modality, normalize_, normalized, to_values
 
-CHUNK = 4  # frames that go through the colour operations together, so that they stay in a CPU core's cache
+CHUNK = 4  # frames that go through the color operations together, so that they stay in a CPU core's cache
 
 
 def make_view(codes: Tensor, draw: ViewDraw, chosen: Modality, *, size: int, flow_bound: float) -> Tensor:
@@ -23,19 +23,19 @@ def make_view(codes: Tensor, draw: ViewDraw, chosen: Modality, *, size: int, flo
 
 
 def finish_view(codes: Tensor, draw: ViewDraw, chosen: Modality, *, flow_bound: float) -> Tensor:
-    """What follows the cut: mirror, colours, blur, differences, normalisation. Workers may leave this to a GPU."""
+    """What follows the cut: mirror, colors, blur, differences, normalization. Workers may leave this to a GPU."""
     flipped = draw.geometry.flip
     codes = mirror(codes) if flipped else codes
-    coloured = chosen.coloured and (draw.colour is not None or draw.grey is not None or draw.sigma is not None)
+    colored = chosen.colored and (draw.color is not None or draw.gray is not None or draw.sigma is not None)
     picture_of_flow = chosen.stored == "flow" and not chosen.signed_x
-    if coloured or chosen.differences or picture_of_flow:
-        clip = _with_colours(codes, draw, chosen, flow_bound)
+    if colored or chosen.differences or picture_of_flow:
+        clip = _with_colors(codes, draw, chosen, flow_bound)
     else:
-        clip = normalised(codes, chosen, flow_bound=flow_bound, mirrored=flipped)
+        clip = normalized(codes, chosen, flow_bound=flow_bound, mirrored=flipped)
     return clip[0] if chosen.single_frame else clip.transpose(0, 1)
 
 
-def _with_colours(codes: Tensor, draw: ViewDraw, chosen: Modality, flow_bound: float) -> Tensor:
+def _with_colors(codes: Tensor, draw: ViewDraw, chosen: Modality, flow_bound: float) -> Tensor:
     """(T, C, H, W) floats; frames go through in small groups, in place, so that they stay in a core's cache."""
     num_frames, _, height, width = codes.shape
     clip = torch.empty(num_frames, chosen.num_channels, height, width, device=codes.device)
@@ -43,15 +43,15 @@ def _with_colours(codes: Tensor, draw: ViewDraw, chosen: Modality, flow_bound: f
     for start in range(0, num_frames, group):
         frames = clip[start : start + group]
         to_values(codes[start : start + group], chosen, flow_bound=flow_bound, out=frames)
-        if draw.colour is not None:
-            jitter_(frames, draw.colour)
-        if draw.grey is not None:
-            grey_(frames, draw.grey)
+        if draw.color is not None:
+            jitter_(frames, draw.color)
+        if draw.gray is not None:
+            gray_(frames, draw.gray)
         if draw.sigma is not None:
             blur_(frames, draw.sigma)
         if not chosen.differences:
-            normalise_(frames, chosen)
+            normalize_(frames, chosen)
     if chosen.differences:
         earlier, later = clip.chunk(2)
-        return normalise_(later - earlier, chosen)
+        return normalize_(later - earlier, chosen)
     return clip

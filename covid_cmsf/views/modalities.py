@@ -34,20 +34,20 @@ class Modality:
     num_channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    coloured: bool  # colour operations make sense
+    colored: bool  # color operations make sense
     signed_x: bool = False  # channel 0 is a horizontal motion: mirroring negates it
-    differences: bool = False  # of neighbouring frames
+    differences: bool = False  # of neighboring frames
     single_frame: bool = False
 
 
 MODALITIES = {
-    "rgb": Modality("rgb", "rgb", "rgb", 3, IMAGENET_MEAN, IMAGENET_STD, coloured=True),
-    "flow": Modality("flow", "flow", "flow", 2, (0.0, 0.0), (FLOW_STD, FLOW_STD), coloured=False, signed_x=True),
-    "rgbdiff": Modality("rgbdiff", "rgb", "rgb", 3, (0.0,) * 3, (DIFFERENCE_STD,) * 3, coloured=True, differences=True),
-    "frame": Modality("frame", "rgb", "image", 3, IMAGENET_MEAN, IMAGENET_STD, coloured=True, single_frame=True),
+    "rgb": Modality("rgb", "rgb", "rgb", 3, IMAGENET_MEAN, IMAGENET_STD, colored=True),
+    "flow": Modality("flow", "flow", "flow", 2, (0.0, 0.0), (FLOW_STD, FLOW_STD), colored=False, signed_x=True),
+    "rgbdiff": Modality("rgbdiff", "rgb", "rgb", 3, (0.0,) * 3, (DIFFERENCE_STD,) * 3, colored=True, differences=True),
+    "frame": Modality("frame", "rgb", "image", 3, IMAGENET_MEAN, IMAGENET_STD, colored=True, single_frame=True),
 }
-# What CoCLR's released flow networks were trained on: (128, y, x) as a colour picture, mirrored without a sign.
-COCLR_FLOW = Modality("flow", "flow", "flow", 3, IMAGENET_MEAN, IMAGENET_STD, coloured=True)
+# What CoCLR's released flow networks were trained on: (128, y, x) as a color picture, mirrored without a sign.
+COCLR_FLOW = Modality("flow", "flow", "flow", 3, IMAGENET_MEAN, IMAGENET_STD, colored=True)
 
 
 def modality(name: str, *, flow_style: FlowStyle = "motion") -> Modality:
@@ -69,14 +69,14 @@ def to_values(codes: Tensor, chosen: Modality, *, flow_bound: float, out: Tensor
     return out.mul_(2 * flow_bound / 255).sub_(flow_bound) if chosen.signed_x else out.mul_(1 / 255)
 
 
-def normalise_(values: Tensor, chosen: Modality) -> Tensor:
+def normalize_(values: Tensor, chosen: Modality) -> Tensor:
     """Subtracts the mean and divides by the standard deviation of each channel (dim 1), in place."""
     mean, std = (torch.tensor(numbers, device=values.device).view(-1, 1, 1) for numbers in (chosen.mean, chosen.std))
     return values.sub_(mean).div_(std)
 
 
-def normalised(codes: Tensor, chosen: Modality, *, flow_bound: float, mirrored: bool) -> Tensor:
-    """`normalise_(to_values(codes))` in one step, for views without colour operations, in the layout of `codes`.
+def normalized(codes: Tensor, chosen: Modality, *, flow_bound: float, mirrored: bool) -> Tensor:
+    """`normalize_(to_values(codes))` in one step, for views without color operations, in the layout of `codes`.
 
     Decoded pictures have their channels innermost (T, H, W, C), and so want the networks: nothing is rearranged.
     """

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from covid_cmsf.atomic import atomic_path
-from covid_cmsf.clips.flow_colours import flow_to_rgb
+from covid_cmsf.clips.flow_colors import flow_to_rgb
 from covid_cmsf.views.dataset import Key, ViewDataset
 from covid_cmsf.views.modalities import Modality
 
@@ -42,7 +42,7 @@ def draw_views(data: ViewDataset, videos: list[int], out: Path, *, num_columns: 
 
 
 def frames_to_show(view: Tensor, chosen: Modality, count: int) -> list[NDArray[np.uint8]]:
-    """Evenly spaced frames of a (C, T, H, W) view as (H, W, 3) pictures, the normalisation undone."""
+    """Evenly spaced frames of a (C, T, H, W) view as (H, W, 3) pictures, the normalization undone."""
     clip = view.unsqueeze(1) if chosen.single_frame else view
     numbers = np.linspace(0, clip.shape[1] - 1, min(count, clip.shape[1])).round().astype(int)
     frames = clip[:, numbers].transpose(0, 1).numpy()  # (T, C, H, W)

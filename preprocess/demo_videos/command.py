@@ -28,7 +28,7 @@ def demo_videos(
     """Generate a small action data set in UCF-101's layout, to try everything without a download.
 
     A class is a motion of a kind of object: a ball that bounces, a wheel that rolls, two boxes that meet. The
-    group's look (colours, light, clutter) misleads RGB; the clip's camera, speed and moving patches
+    group's look (colors, light, clutter) misleads RGB; the clip's camera, speed and moving patches
     mislead flow. Test groups have looks that training never saw.
 
     Writes OUT/<Class>/v_<Class>_gNN_cMM.avi and OUT/splits with the official lists. Interrupted? The same

@@ -2,7 +2,7 @@
 
 # H W pixels of the frame, S side of a sprite
 
-Light, shades, directions of patterns, the object's colours and texture, and still clutter (objects of any kind, painted
+Light, shades, directions of patterns, the object's colors and texture, and still clutter (objects of any kind, painted
 on the background) are drawn for each group and say nothing about the class. The ground hints at the class, as a pool
 hints at swimmers: without difficulty every group is at home, with difficulty 1 every other one. Nothing here moves, so
 flow doesn't see it.
@@ -33,7 +33,7 @@ class Place:
 
 
 FINE, COARSE = 1.1, 2.2
-HUE_SPREAD = 0.2  # within a place; twelve hues share the circle, so colour alone says next to nothing
+HUE_SPREAD = 0.2  # within a place; twelve hues share the circle, so color alone says next to nothing
 # Where a class is at home: the place of most of its groups.
 HOMES = {
     "Bounce": Place("checks", FINE, hue=0.75),
@@ -70,22 +70,22 @@ def draw_look(rng: np.random.Generator, *, kind: str, home: Place, width: int, h
     columns, rows = (round(reach * height) for reach in BACKGROUND_REACH)
     at_home = rng.random() >= difficulty / 2
     place = home if at_home else HOMES[str(rng.choice(list(HOMES)))]
-    ground_colours = random_colours(rng, hue=place.hue + rng.normal(0.0, HUE_SPREAD))
-    ground = paint(rng, rows, columns, ground_colours, place.pattern, scale=place.scale, unit=height / 84)
+    ground_colors = random_colors(rng, hue=place.hue + rng.normal(0.0, HUE_SPREAD))
+    ground = paint(rng, rows, columns, ground_colors, place.pattern, scale=place.scale, unit=height / 84)
     background = ground.copy()
     for _ in range(round(6 * difficulty)):
         add_clutter(background, rng, side=height // 2)
     # With fewer candidates to choose from, the object stands out less.
-    colours = most_different(ground_colours, [random_colours(rng) for _ in range(1 + round(3 * (1 - difficulty)))])
-    sprite = draw_sprite(rng, kind, colours, side=height)
+    colors = most_different(ground_colors, [random_colors(rng) for _ in range(1 + round(3 * (1 - difficulty)))])
+    sprite = draw_sprite(rng, kind, colors, side=height)
     return Look(ground, background, sprite, draw_light(rng, width, height), radius=rng.uniform(0.32, 0.42))
 
 
-def draw_sprite(rng: np.random.Generator, kind: str, colours: Image, side: int) -> Image:
+def draw_sprite(rng: np.random.Generator, kind: str, colors: Image, side: int) -> Image:
     """A textured object (S, S, 4) with its mask from 0 to 1 as the last channel."""
     mask = shapes.mask(shapes.KINDS[kind](rng), side)
     pattern = str(rng.choice(list(PATTERNS)))
-    surface = paint(rng, side, side, colours, pattern, scale=1.0, unit=side / 84)
+    surface = paint(rng, side, side, colors, pattern, scale=1.0, unit=side / 84)
     return np.concatenate([surface, mask[..., None]], axis=2)
 
 
@@ -93,7 +93,7 @@ def add_clutter(background: Image, rng: np.random.Generator, side: int) -> None:
     """Paints one still object of any kind somewhere on the background, in place."""
     kind = str(rng.choice(list(shapes.KINDS)))
     size = int(side * rng.uniform(0.5, 1.1))
-    sprite = draw_sprite(rng, kind, random_colours(rng), size)
+    sprite = draw_sprite(rng, kind, random_colors(rng), size)
     quarter_turns = int(rng.integers(4))
     sprite = np.rot90(sprite, quarter_turns)
     row, column = rng.integers(background.shape[0] - size), rng.integers(background.shape[1] - size)
@@ -111,16 +111,16 @@ def draw_light(rng: np.random.Generator, width: int, height: int) -> Image:
 
 
 def paint(
-    rng: np.random.Generator, rows: int, columns: int, colours: Image, pattern: str, *, scale: float, unit: float
+    rng: np.random.Generator, rows: int, columns: int, colors: Image, pattern: str, *, scale: float, unit: float
 ) -> Image:
-    """A surface (rows, columns, 3) of two colours in this pattern; fine noise, without a scale, gives flow a hold."""
+    """A surface (rows, columns, 3) of two colors in this pattern; fine noise, without a scale, gives flow a hold."""
     drawn = PATTERNS[pattern](rng, rows, columns, unit * scale)
     mixture = 0.85 * drawn + 0.15 * cloud(rng, rows, columns, cell=unit * rng.uniform(4, 8))
-    return colours[0] + mixture[..., None] * (colours[1] - colours[0])
+    return colors[0] + mixture[..., None] * (colors[1] - colors[0])
 
 
-def random_colours(rng: np.random.Generator, *, hue: float | None = None) -> Image:
-    """Two RGB colours (2, 3) of about this hue or any, a darker and a lighter one."""
+def random_colors(rng: np.random.Generator, *, hue: float | None = None) -> Image:
+    """Two RGB colors (2, 3) of about this hue or any, a darker and a lighter one."""
     middle = rng.random() if hue is None else hue
     saturation, value = rng.uniform(0.3, 0.8), rng.uniform(0.25, 0.6)
     dark = colorsys.hsv_to_rgb(middle % 1.0, saturation, value)
@@ -131,5 +131,5 @@ def random_colours(rng: np.random.Generator, *, hue: float | None = None) -> Ima
 
 
 def most_different(ground: Image, candidates: list[Image]) -> Image:
-    """The candidate whose mean colour is farthest from the ground's."""
-    return max(candidates, key=lambda colours: float(np.linalg.norm(colours.mean(0) - ground.mean(0))))
+    """The candidate whose mean color is farthest from the ground's."""
+    return max(candidates, key=lambda colors: float(np.linalg.norm(colors.mean(0) - ground.mean(0))))

@@ -48,7 +48,7 @@ def meet(phase: Array) -> Array:
 
 
 def orbit(phase: Array) -> Array:
-    """Two balls around their common centre."""
+    """Two balls around their common center."""
     x, y = 0.45 * _cos(phase), 0.45 * _sin(phase)
     return np.concatenate([_one_body(phase, x=x, y=y, scale=0.8), _one_body(phase, x=-x, y=-y, scale=0.8)])
 

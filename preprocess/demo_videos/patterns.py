@@ -1,4 +1,4 @@
-"""Patterns of grounds and objects, (rows, columns) from 0 (the first colour) to 1 (the second).
+"""Patterns of grounds and objects, (rows, columns) from 0 (the first color) to 1 (the second).
 
 Lengths are in pixels of the surface, times `scale`. Edges are soft, so that a pattern can be warped by parts of a
 pixel.
@@ -55,8 +55,8 @@ def bricks(rng: np.random.Generator, rows: int, columns: int, scale: float) -> P
 def rings(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
     """The rings of a tree around a point somewhere on the surface."""
     y, x = np.mgrid[:rows, :columns]
-    centre_y, centre_x = rng.random(2) * (rows, columns)
-    return _soft(np.sin(2 * np.pi * np.hypot(y - centre_y, x - centre_x) / (scale * rng.uniform(11, 15))))
+    center_y, center_x = rng.random(2) * (rows, columns)
+    return _soft(np.sin(2 * np.pi * np.hypot(y - center_y, x - center_x) / (scale * rng.uniform(11, 15))))
 
 
 PATTERNS: dict[str, Callable[[np.random.Generator, int, int, float], Pattern]] = {

@@ -68,8 +68,8 @@ def placed(pose: NDArray[np.float64], radius: float, side: int) -> Matrix:
     x, y, scale, angle = pose
     unit = 2 * MARGIN * radius * scale / side
     cos, sin = unit * np.cos(angle), unit * np.sin(angle)
-    centre = (side - 1) / 2
-    return np.array([[cos, -sin, x - (cos - sin) * centre], [sin, cos, y - (sin + cos) * centre]])
+    center = (side - 1) / 2
+    return np.array([[cos, -sin, x - (cos - sin) * center], [sin, cos, y - (sin + cos) * center]])
 
 
 def units_to_pixels(width: int, height: int) -> Matrix:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
-MARGIN = 1.3  # the sprite reaches so many radii from its centre
+MARGIN = 1.3  # the sprite reaches so many radii from its center
 SUPERSAMPLING = 4
 
 
@@ -63,7 +63,7 @@ KINDS: dict[str, Callable[[np.random.Generator], list[Array]]] = {
 
 
 def mask(outlines: list[Array], side: int) -> NDArray[np.float32]:
-    """Fills polygons, each (N, 2) in radii around the centre, into a smooth mask (S, S) from 0 to 1."""
+    """Fills polygons, each (N, 2) in radii around the center, into a smooth mask (S, S) from 0 to 1."""
     fine = side * SUPERSAMPLING
     canvas: NDArray[np.uint8] = np.zeros((fine, fine), np.uint8)
     for outline in outlines:

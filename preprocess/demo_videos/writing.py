@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from covid_cmsf.atomic import atomic_path
 
-QUANTISER = 3  # of 1 (best) to 31: the eye sees no blocks
+QUANTIZER = 3  # of 1 (best) to 31: the eye sees no blocks
 LAMBDA = 118  # FFmpeg's FF_QP2LAMBDA: its unit of `global_quality`
 
 
@@ -27,7 +27,7 @@ def encode(frames: NDArray[np.uint8], fps: int) -> bytes:
         stream.codec_context.thread_count = 1
         stream.codec_context.options = {
             "flags": "+bitexact+qscale",
-            "global_quality": str(QUANTISER * LAMBDA),
+            "global_quality": str(QUANTIZER * LAMBDA),
             "g": "12",
         }
         for frame in frames:

@@ -1,7 +1,7 @@
 """TV-L1 optical flow between consecutive frames: three backends that agree, with OpenCV's parameters and defaults.
 
     flow = make_flow(choose_backend("auto"))
-    uv = flow(to_grey(frames))      # uint8 (N + 1, H, W, 3) -> grey (N + 1, H, W) -> float32 (N, 2, H, W)
+    uv = flow(to_gray(frames))      # uint8 (N + 1, H, W, 3) -> gray (N + 1, H, W) -> float32 (N, 2, H, W)
 
 `numba` runs fused loops on one CPU core and gives OpenCV's flow to the last bit; `numba-fast` rounds more freely
 and takes about 2/3 of the time; `torch` runs a batch of pairs on any device; `opencv` is the reference.
@@ -16,22 +16,22 @@ from typing import Protocol
 
 import numpy as np
 
-from preprocess.flow.frames import to_grey
+from preprocess.flow.frames import to_gray
 from preprocess.flow.parameters import FlowParameters
 
-__all__ = ["BACKENDS", "FlowBackend", "FlowParameters", "choose_backend", "make_flow", "to_grey"]
+__all__ = ["BACKENDS", "FlowBackend", "FlowParameters", "choose_backend", "make_flow", "to_gray"]
 
 BACKENDS = ("numba", "numba-fast", "torch", "opencv")
 
 
 class FlowBackend(Protocol):
-    """Turns grey frames into flow; one object a thread."""
+    """Turns gray frames into flow; one object a thread."""
 
     name: str
     version: str  # of everything that the numbers depend on, besides the parameters
 
     def __call__(self, frames: np.ndarray) -> np.ndarray:
-        """uint8 grey frames (N + 1, H, W) -> float32 flow (N, 2, H, W) from frame i to i + 1 in pixels, x then y."""
+        """uint8 gray frames (N + 1, H, W) -> float32 flow (N, 2, H, W) from frame i to i + 1 in pixels, x then y."""
         ...
 
 

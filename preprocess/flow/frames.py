@@ -11,7 +11,7 @@ SMALLEST_FRAME = 3  # below, central differences make no sense (and OpenCV reads
 
 def check_frames(frames: np.ndarray) -> None:
     """ValueError unless `frames` is uint8 (N + 1, H, W)."""
-    accepted = "flow needs grey uint8 frames (N + 1, H, W); `to_grey` converts RGB"
+    accepted = "flow needs gray uint8 frames (N + 1, H, W); `to_gray` converts RGB"
     if not isinstance(frames, np.ndarray):
         raise ValueError(f"{accepted}; got a {type(frames).__name__}")
     if frames.dtype != np.uint8 or frames.ndim != 3:
@@ -24,11 +24,11 @@ def check_frames(frames: np.ndarray) -> None:
         )
 
 
-def to_grey(rgb: np.ndarray) -> np.ndarray:
-    """uint8 RGB (..., H, W, 3) -> uint8 grey (..., H, W), with OpenCV's weights and rounding."""
+def to_gray(rgb: np.ndarray) -> np.ndarray:
+    """uint8 RGB (..., H, W, 3) -> uint8 gray (..., H, W), with OpenCV's weights and rounding."""
     if not isinstance(rgb, np.ndarray) or rgb.dtype != np.uint8 or rgb.ndim < 3 or rgb.shape[-1] != 3:
         got = f"{rgb.dtype} {rgb.shape}" if isinstance(rgb, np.ndarray) else type(rgb).__name__
-        raise ValueError(f"to_grey needs uint8 RGB (..., H, W, 3); got {got}")
+        raise ValueError(f"to_gray needs uint8 RGB (..., H, W, 3); got {got}")
     if rgb.size == 0:
         return np.zeros(rgb.shape[:-1], np.uint8)
     pixels = np.ascontiguousarray(rgb).reshape(-1, rgb.shape[-2], 3)  # one tall image: no loop over frames

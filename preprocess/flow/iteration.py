@@ -3,7 +3,7 @@
 The dual of row y - 1 follows the flow of row y, for which it waits, while both are in the first cache. Every
 operation is rounded as in OpenCV, so that the flow is OpenCV's to the last bit.
 The planes lie in memory row after row, so that no loop needs a special case at a row's ends: p_x is 0 in the last
-column and hence right as the left neighbour of the next row's first pixel, and the difference between the last
+column and hence right as the left neighbor of the next row's first pixel, and the difference between the last
 column and the next row's first pixel is multiplied by 0 (`inside`).
 """
 # H rows, n row stride: the width rounded up to 8; what lies between is and stays 0

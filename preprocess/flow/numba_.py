@@ -76,7 +76,7 @@ class NumbaFlow:
         self._levels: list[Level] = []
 
     def __call__(self, frames: np.ndarray) -> np.ndarray:
-        """uint8 grey frames (N + 1, H, W) -> float32 flow (N, 2, H, W) in pixels, x then y."""
+        """uint8 gray frames (N + 1, H, W) -> float32 flow (N, 2, H, W) in pixels, x then y."""
         check_frames(frames)
         height, width = frames.shape[1:]
         if not self._levels or (self._levels[0].height, self._levels[0].width) != (height, width):

@@ -23,7 +23,7 @@ class OpenCVFlow:
         self._solver = self._new_solver()
 
     def __call__(self, frames: np.ndarray) -> np.ndarray:
-        """uint8 grey frames (N + 1, H, W) -> float32 flow (N, 2, H, W) in pixels, x then y."""
+        """uint8 gray frames (N + 1, H, W) -> float32 flow (N, 2, H, W) in pixels, x then y."""
         check_frames(frames)
         if frames.shape[1:] != self._size:
             # A solver that once saw a small frame keeps its small number of scales: one for each size.

@@ -1,6 +1,6 @@
 """Eight float32 at a time inside numba: formulas on `Lanes` become LLVM's portable vector instructions.
 
-Numba vectorises simple loops by itself, but first has to prove at run time, row by row, that no array overlaps
+Numba vectorizes simple loops by itself, but first has to prove at run time, row by row, that no array overlaps
 another; with the fifteen arrays of TV-L1 this takes longer than a part of the row. A generator of code for
 `numba.extending.intrinsic` knows that they don't.
 """

@@ -29,7 +29,7 @@ class TorchFlow:
 
     @torch.inference_mode()
     def __call__(self, frames: np.ndarray) -> np.ndarray:
-        """uint8 grey frames (N + 1, H, W) -> float32 flow (N, 2, H, W) in pixels, x then y."""
+        """uint8 gray frames (N + 1, H, W) -> float32 flow (N, 2, H, W) in pixels, x then y."""
         check_frames(frames)
         pairs, (height, width) = len(frames) - 1, frames.shape[1:]
         flow = np.empty((pairs, 2, height, width), np.float32)
@@ -67,7 +67,7 @@ class TorchFlow:
         p = u.new_zeros(*u.shape[:2], 2, *u.shape[2:])  # dual: (B, K, x and y, H, W)
         target = torch.stack([second, *central_differences(second)], dim=1)
         for _ in range(settings.warps):
-            gradient, inverse, rho = linearise(first, target, u, settings.gamma)
+            gradient, inverse, rho = linearize(first, target, u, settings.gamma)
             active = torch.ones(len(u), dtype=torch.bool, device=u.device)
             for _ in range(settings.outer_iterations):
                 if settings.median_filtering > 1:
@@ -127,7 +127,7 @@ def divergence(p: Tensor) -> Tensor:
     return result
 
 
-def linearise(first: Tensor, target: Tensor, u: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
+def linearize(first: Tensor, target: Tensor, u: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
     """The data term around `u` as rho + gradient . u: gradient (B, K, H, W), 1 / |g|^2 and rho (B, H, W).
 
     `target` (B, 3, H, W) is the second image with its derivatives. Sampled with Keys' cubic kernel, a = -0.75,

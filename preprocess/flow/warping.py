@@ -143,7 +143,7 @@ def warp_(
     data: tuple[np.ndarray, ...],
     stride: int,
 ) -> None:
-    """Linearises the data term around the flow `u`: I1(x + u) + g . (u' - u) - I0 = rho + gx u'_x + gy u'_y.
+    """Linearizes the data term around the flow `u`: I1(x + u) + g . (u' - u) - I0 = rho + gx u'_x + gy u'_y.
 
     `first` (H, W) is I0, `packed` I1 as `pack_` wrote it. Writes gx, gy, gx^2 + gy^2 and rho into `data`.
     """

@@ -15,7 +15,7 @@ def scan_folder(root: Path, *, test_fraction: float, seed: int, source_pattern: 
     ids = video_ids(find_videos(root))
     loose = [path for path in ids if len(path.parts) == 1]
     if loose:
-        raise ValueError(f"{root / loose[0]} is in no class folder; use the layout `flat` for unlabelled videos")
+        raise ValueError(f"{root / loose[0]} is in no class folder; use the layout `flat` for unlabeled videos")
     labels = labels_of(sorted({path.parts[0] for path in ids}))
     videos = [
         Video(root / path, video_id, _source(path, video_id, source_pattern), path.parts[0], labels[path.parts[0]])
@@ -26,7 +26,7 @@ def scan_folder(root: Path, *, test_fraction: float, seed: int, source_pattern: 
 
 
 def scan_flat(root: Path, *, source_pattern: str | None) -> Collection:
-    """Unlabelled videos in any folders: label -1, all of them training material."""
+    """Unlabeled videos in any folders: label -1, all of them training material."""
     ids = video_ids(find_videos(root))
     videos = [Video(root / path, video_id, _source(path, video_id, source_pattern)) for path, video_id in ids.items()]
     return Collection(videos, {"1": {video.video_id: "train" for video in videos}})

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def features(clips: Path, folder: Path) -> dict[str, Path]:
-    """Features of both modalities and of the centre frame."""
+    """Features of both modalities and of the center frame."""
     made = {}
     for modality in ("rgb", "flow", "frame"):
         name = "r18" if modality == "frame" else "s3d_tiny"
@@ -62,7 +62,7 @@ def as_json(*words: object) -> dict:  # type: ignore[type-arg]
     return json.loads(result.stdout)
 
 
-def test_the_centre_frame_is_one_window(features: dict[str, Path]) -> None:
+def test_the_center_frame_is_one_window(features: dict[str, Path]) -> None:
     loaded = load_features(features["frame"])
     assert len(loaded.windows) == 20 and set(loaded.window_starts.tolist()) == {5}
 
@@ -93,7 +93,7 @@ def test_every_number_has_a_command(features: dict[str, Path]) -> None:
 def test_the_coclr_protocol_is_named_everywhere(clips: Path, folder: Path) -> None:
     weights, out = small_checkpoint(folder / "c.safetensors"), folder / "coclr.features"
     assert run("extract", weights, clips, "--out", out, "--workers", 0, "--protocol", "coclr").exit_code == 0
-    assert as_json("evaluate", "retrieval", out)["centring"] == "own"
+    assert as_json("evaluate", "retrieval", out)["centering"] == "own"
     probe = as_json("evaluate", "linear", out)
     assert probe["protocol"] == "coclr" and probe["best_on_test"] >= probe["scores"]["top1"] - 50
     assert "chosen on test as Han et al. do" in run("evaluate", "linear", out).output.replace("\n", " ")
@@ -118,7 +118,7 @@ def test_training_on_clips(clips: Path, folder: Path) -> None:
 
 def test_baselines_and_random_weights(clips: Path, folder: Path) -> None:
     result = as_json("evaluate", "baselines", clips, "--workers", 0, "--features", folder / "baselines")
-    assert [row["name"] for row in result["baselines"]][:2] == ["chance", "colour-histogram"]
+    assert [row["name"] for row in result["baselines"]][:2] == ["chance", "color-histogram"]
     assert len(list((folder / "baselines").iterdir())) == 4
     words = ["--random", "s3d_tiny", "--seed", 3, "--length", 6, "--size", 24, "--workers", 0]
     assert run("extract", clips, *words, "--out", folder / "random.features").exit_code == 0

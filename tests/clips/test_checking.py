@@ -9,7 +9,7 @@ from covid_cmsf.clips import ClipStore
 from covid_cmsf.clips.checking import check_store
 from covid_cmsf.clips.manifest import Failure, read_manifest, write_failures, write_manifest, write_split
 from covid_cmsf.clips.merging import merge_stores
-from covid_cmsf.clips.summary import summarise
+from covid_cmsf.clips.summary import summarize
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_tables_that_contradict_each_other_are_found(copy: Path) -> None:
 
 
 def test_the_summary_counts_what_is_there(finished_store: Path) -> None:
-    summary = summarise(ClipStore.open(finished_store))
+    summary = summarize(ClipStore.open(finished_store))
     assert (summary.num_videos, summary.num_sources, summary.num_frames) == (6, 6, 120)
     assert summary.parts["1"] == {"test": 6} and summary.classes["Archery"]["2"] == {"train": 3}
     assert summary.hours == pytest.approx(120 / 25 / 3600)

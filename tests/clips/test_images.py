@@ -153,7 +153,7 @@ def test_broken_images_are_errors_with_their_path(tmp_path: Path) -> None:
         images.read_codes(record, "rgb", [0])
 
 
-def test_grey_and_transparent_files_become_rgb(tmp_path: Path) -> None:
+def test_gray_and_transparent_files_become_rgb(tmp_path: Path) -> None:
     root = make_image_folder(tmp_path / "set")
     Image.fromarray(np.full((9, 7), 100, np.uint8)).save(root / "train" / "class0" / "a.png")
     Image.fromarray(np.full((9, 7, 4), 200, np.uint8)).save(root / "train" / "class0" / "b.png")

@@ -108,7 +108,7 @@ def test_hidden_labels_are_the_same_for_a_seed_and_others_for_another() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["train/", ""])
-def test_a_list_of_labelled_images_reads_back(tmp_path: Path, prefix: str) -> None:
+def test_a_list_of_labeled_images_reads_back(tmp_path: Path, prefix: str) -> None:
     some = records(TRUE[:70], prefix)
     seen = known_share(TRUE[:70], share=0.1, seed=0)
     write_known_list(tmp_path / "10percent.txt", some, seen)

@@ -128,10 +128,10 @@ def assert_same_clips(clips: Clips, store: ClipStore) -> None:
         assert rgb.abs().mean() < 2 and flow.abs().mean() < 0.25
 
 
-def decoded(jpeg: bytes, *, grey: bool = False) -> torch.Tensor:
-    """A JPEG as (C, H, W) RGB or (H, W) grey, by OpenCV alone."""
-    picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_GRAYSCALE if grey else cv2.IMREAD_COLOR)
-    return torch.from_numpy(picture if grey else picture[..., ::-1].copy().transpose(2, 0, 1))
+def decoded(jpeg: bytes, *, gray: bool = False) -> torch.Tensor:
+    """A JPEG as (C, H, W) RGB or (H, W) gray, by OpenCV alone."""
+    picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_GRAYSCALE if gray else cv2.IMREAD_COLOR)
+    return torch.from_numpy(picture if gray else picture[..., ::-1].copy().transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize("old", [True, False])
@@ -179,7 +179,7 @@ def test_jpeg_folders_read_back_equal(store: ClipStore, tmp_path: Path) -> None:
         (rgb,), (flow,) = clips.read_codes(record, "rgb", [9]), clips.read_codes(record, "flow", [11])
         assert torch.equal(rgb, decoded((folder / "img_00010.jpg").read_bytes()))
         for axis, plane in zip("xy", flow, strict=True):
-            assert torch.equal(plane, decoded((folder / f"flow_{axis}_00012.jpg").read_bytes(), grey=True))
+            assert torch.equal(plane, decoded((folder / f"flow_{axis}_00012.jpg").read_bytes(), gray=True))
     (tmp_path / store.records[0].video_id / "img_00007.jpg").unlink()
     with pytest.raises(ValueError, match="img_00007.jpg is missing"):
         open_clips(tmp_path)

@@ -36,7 +36,7 @@ def test_a_changed_setting_concerns_its_stage_and_what_needs_it(plan: Path) -> N
 
 
 def test_baselines_and_files_from_elsewhere_have_keys_too(plan: Path, tmp_path: Path) -> None:
-    plan.write_text(plan.read_text() + "baselines: [random, colour]\n")
+    plan.write_text(plan.read_text() + "baselines: [random, color]\n")
     assert changed(plan, "settings.split=2") == set(graph(plan))
     start = tmp_path / "start.pt"
     start.write_bytes(b"one")
@@ -59,7 +59,7 @@ def test_starts_and_guides_are_files_of_earlier_stages(plan: Path) -> None:
 
 
 def test_what_most_stages_in_a_row_wait_for_goes_first(plan: Path) -> None:
-    stages = list(graph(plan, "rounds=2", "controls=[continued, msf]", "baselines=[colour]").values())
+    stages = list(graph(plan, "rounds=2", "controls=[continued, msf]", "baselines=[color]").values())
     order = [stage.name for stage in longest_chain_first(stages)]
     assert sorted(order) == sorted(stage.name for stage in stages)
     # the last has no one waiting, as the controls, but a guide to ask
@@ -74,10 +74,10 @@ def write(path: Path, stages: list[dict[str, Any]], clips: str = "nowhere") -> P
 
 
 def test_a_stage_may_take_its_settings_from_a_file_and_the_plan_has_the_last_word(tmp_path: Path) -> None:
-    (tmp_path / "row.yaml").write_text("modality: flow\nschedule: {epochs: 9}\noptimiser: {lr: 0.5}\n")
+    (tmp_path / "row.yaml").write_text("modality: flow\nschedule: {epochs: 9}\noptimizer: {lr: 0.5}\n")
     plan = write(tmp_path / "plan.yaml", [{"name": "a", "config": "row.yaml", "method": {"temperature": 0.5}}])
     settings = graph(plan)["a"].settings
-    assert settings is not None and settings.modality == "flow" and settings.optimiser.lr == 0.5
+    assert settings is not None and settings.modality == "flow" and settings.optimizer.lr == 0.5
     assert settings.schedule.epochs == 1
     assert settings.method.name == "infonce" and settings.method.temperature == 0.5
 
@@ -87,7 +87,7 @@ def test_a_stage_may_take_its_settings_from_a_file_and_the_plan_has_the_last_wor
     [
         ([{"name": "a"}, {"name": "a"}], "two stages are called 'a'"),
         ([{"name": "a", "init": "b"}, {"name": "b"}], "needs 'b', which is no stage before it"),
-        ([{"name": "a", "settings": {"optimiser": {"lrr": 1}}}], "unknown key 'optimiser.lrr'"),
+        ([{"name": "a", "settings": {"optimizer": {"lrr": 1}}}], "unknown key 'optimizer.lrr'"),
         ([{"name": "a"}, {"name": "b", "guide": "a"}], "uses none"),
         ([{"name": "a", "weights": "gone.pt", "modality": "rgb"}], "no weights file gone.pt"),
     ],

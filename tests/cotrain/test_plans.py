@@ -78,7 +78,7 @@ def test_side_by_side_gives_the_same_numbers(plan: Path) -> None:
 
 
 def test_a_failed_stage_lets_the_others_finish(plan: Path) -> None:
-    code, rows = run(plan, "shift.optimiser.lr=1e38", "controls=[continued]", "shift.schedule.epochs=2")
+    code, rows = run(plan, "shift.optimizer.lr=1e38", "controls=[continued]", "shift.schedule.epochs=2")
     by_name = {row["stage"]: row for row in rows}
     assert code == exit_codes.FAILED
     assert by_name["cmsf-rgb-1"]["r1"] is None and by_name["cmsf-flow-1"]["r1"] is None
@@ -88,7 +88,7 @@ def test_a_failed_stage_lets_the_others_finish(plan: Path) -> None:
 
 def test_weights_from_elsewhere_and_baselines_are_stages_too(clips: Path, frame_weights: Path, tmp_path: Path) -> None:
     stages = [
-        {"name": "picture", "weights": str(frame_weights), "modality": "frame", "model": "2D, centre frame"},
+        {"name": "picture", "weights": str(frame_weights), "modality": "frame", "model": "2D, center frame"},
         {"name": "start", **{"settings": START}, "modality": "flow"},
         {
             "name": "guided",
@@ -101,13 +101,13 @@ def test_weights_from_elsewhere_and_baselines_are_stages_too(clips: Path, frame_
         },
     ]
     values = {"settings": {"clips": str(clips), **SETTINGS, "schedule": {"epochs": 1}}, "stages": stages}
-    values |= {"baselines": ["chance", "colour", "flow"], "evaluation": {"windows": 1}, "seeds": [3, 4]}
+    values |= {"baselines": ["chance", "color", "flow"], "evaluation": {"windows": 1}, "seeds": [3, 4]}
     plan = tmp_path / "plan.yaml"
     plan.write_text(yaml.safe_dump(values))
     code, rows = run(plan)
     assert code == exit_codes.DONE and [row["stage"] for row in rows] == [
         "chance",
-        "colour-histogram",
+        "color-histogram",
         "flow-histogram",
         "picture",
         "start",

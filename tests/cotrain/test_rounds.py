@@ -35,14 +35,14 @@ def test_coclr_goes_on_from_the_latest() -> None:
 
 
 def test_controls_get_the_same_start_and_the_same_epochs() -> None:
-    shift = {**SHIFT, "schedule": {"epochs": 7}, "optimiser": {"lr": 0.5}}
+    shift = {**SHIFT, "schedule": {"epochs": 7}, "optimizer": {"lr": 0.5}}
     found = stages(shift=shift, controls=["continued", "msf", "oracle"])
     for control in ("continued", "msf", "oracle"):
         for modality in ("rgb", "flow"):
             stage = found[f"{control}-{modality}"]
             assert stage.init == f"infonce-{modality}" and stage.settings["schedule"] == {"epochs": 7}
     assert found["msf-rgb"].settings["method"] == {"name": "msf", "k": 2, "bank_rows": 16}
-    assert found["msf-rgb"].settings["optimiser"] == {"lr": 0.5}
+    assert found["msf-rgb"].settings["optimizer"] == {"lr": 0.5}
     assert found["oracle-rgb"].settings["method"]["constraint"] == "label"
     assert found["continued-rgb"].settings["method"] == START["method"]
 
@@ -58,8 +58,8 @@ def test_a_modality_may_have_a_start_of_its_own() -> None:
 
 
 def test_baselines_stand_in_front() -> None:
-    found = stages(baselines=["chance", "colour", "flow", "random"], settings={"encoder": "s3d_tiny"})
-    assert list(found)[:4] == ["colour-histogram", "flow-histogram", "random-rgb", "random-flow"]
+    found = stages(baselines=["chance", "color", "flow", "random"], settings={"encoder": "s3d_tiny"})
+    assert list(found)[:4] == ["color-histogram", "flow-histogram", "random-rgb", "random-flow"]
     assert found["random-flow"].random == "s3d_tiny" and not found["random-flow"].trains
 
 

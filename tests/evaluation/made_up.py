@@ -20,7 +20,7 @@ SIZE = (6, 24, 24)  # of the clips that the small encoders see
 
 
 class MadeUpClips(Clips):
-    """Frames in the colour of their class with a bar that moves; flow in the direction of its class.
+    """Frames in the color of their class with a bar that moves; flow in the direction of its class.
 
     Every class has `num_sources` sources of two videos; the first quarter of the sources (one at least) is for testing.
     """
@@ -86,16 +86,16 @@ def made_up_features(
     seed: int = 0,
     protocol: str = "clean",
 ) -> Features:
-    """Features of a class's centre plus noise; two thirds of the sources are for training, two videos each."""
+    """Features of a class's center plus noise; two thirds of the sources are for training, two videos each."""
     rng = np.random.default_rng(seed)
-    centres = np.random.default_rng(99).normal(size=(num_classes, num_values))
+    centers = np.random.default_rng(99).normal(size=(num_classes, num_values))
     records, parts, rows = [], [], []
     for c in range(num_classes):
         for s in range(num_sources):
             for i in range(2):
                 records.append(ClipRecord(f"c{c}/s{s}_{i}", f"c{c}_s{s}", f"c{c}", c, 9, 8, 25.0, 8, 8, ""))
                 parts.append("test" if s < num_sources // 3 else "train")
-                rows.append(centres[c] + noise * rng.normal(size=num_values))
+                rows.append(centers[c] + noise * rng.normal(size=num_values))
     values = torch.tensor(np.array(rows), dtype=torch.float32)
     unit = torch.nn.functional.normalize(values, dim=1)
     showing = Showing.model_validate(

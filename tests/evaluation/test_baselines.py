@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from covid_cmsf.evaluation.baselines import chance, chance_recall, evaluate_baselines
-from covid_cmsf.evaluation.histograms import ColourHistogram, FlowHistogram
+from covid_cmsf.evaluation.histograms import ColorHistogram, FlowHistogram
 from covid_cmsf.evaluation.results import result_values, write_result
 from covid_cmsf.evaluation.subjects import histogram_subject
 from tests.evaluation.made_up import MadeUpClips, made_up_features
@@ -24,14 +24,14 @@ def test_chance_is_what_blind_draws_reach() -> None:
     assert made.recall[1] == pytest.approx(25) and made.linear == pytest.approx(25)
 
 
-def test_colours_are_counted_as_by_a_loop() -> None:
+def test_colors_are_counted_as_by_a_loop() -> None:
     clip = torch.rand(2, 3, 2, 4, 5, generator=torch.Generator().manual_seed(0))
     clip[0, :, 0, 0, 0] = 1.0
-    found = ColourHistogram(4)(clip)
+    found = ColorHistogram(4)(clip)
     for row in range(2):
         counts = np.zeros(64)
-        for colour in clip[row].flatten(1).T.tolist():
-            red, green, blue = (min(3, int(value * 4)) for value in colour)
+        for color in clip[row].flatten(1).T.tolist():
+            red, green, blue = (min(3, int(value * 4)) for value in color)
             counts[(red * 4 + green) * 4 + blue] += 1
         assert np.allclose(found[row].numpy(), np.sqrt(counts / counts.sum()), atol=1e-6)
 
@@ -56,12 +56,12 @@ def test_all_baselines_stand_in_one_table(tmp_path: Path) -> None:
     clips = MadeUpClips(broken=[4])
     result = evaluate_baselines(clips, tmp_path)
     names = [row.name for row in result.baselines]
-    assert names == ["chance", "colour-histogram", "flow-histogram", "random-s3d_tiny-rgb", "random-s3d_tiny-flow"]
-    colour = result.baselines[1]
-    assert colour.recall[1] > 90 > result.baselines[0].recall[1]  # the made-up classes are colours
+    assert names == ["chance", "color-histogram", "flow-histogram", "random-s3d_tiny-rgb", "random-s3d_tiny-flow"]
+    color = result.baselines[1]
+    assert color.recall[1] > 90 > result.baselines[0].recall[1]  # the made-up classes are colors
     assert [entry[0] for entry in result.set_aside] == ["c0/s2_0"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{name}.features" for name in names[1:])
     write_result(tmp_path / "result.json", "baselines", result)
-    assert result_values("baselines", result)["baselines"][1]["recall"]["1"] == colour.recall[1]
-    with pytest.raises(ValueError, match="choose from colour, flow"):
+    assert result_values("baselines", result)["baselines"][1]["recall"]["1"] == color.recall[1]
+    with pytest.raises(ValueError, match="choose from color, flow"):
         histogram_subject("sound")

@@ -38,7 +38,7 @@ def test_the_recipes_are_those_of_han_et_al() -> None:
     assert (tuned.dropout, tuned.weight_decay, tuned.batch_size, tuned.num_crops) == (0.9, 1e-3, 32, 10)
     rates = [tuned.learning_rate(epoch) for epoch in (0, 399, 400, 449, 450)]
     assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5])
-    assert (probe.epochs, probe.lr, probe.optimiser, probe.normalise, probe.batch_norm) == (100, 0.1, "sgd", True, True)
+    assert (probe.epochs, probe.lr, probe.optimizer, probe.normalize, probe.batch_norm) == (100, 0.1, "sgd", True, True)
     assert [probe.learning_rate(epoch) for epoch in (59, 60, 80)] == pytest.approx([0.1, 0.01, 0.001])
     assert scratch.backbone_factor == 1.0
     with pytest.raises(ValueError, match="unknown recipe 'all'; choose from linear, finetune, scratch"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from covid_cmsf.evaluation.centring import comparable
+from covid_cmsf.evaluation.centering import comparable
 from covid_cmsf.evaluation.features import Features
 from covid_cmsf.evaluation.fusion import evaluate_fusion, fuse_probabilities
 from covid_cmsf.evaluation.linear import evaluate_linear, train_probe

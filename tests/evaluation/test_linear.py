@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from covid_cmsf.evaluation.coclr_probe import epoch_batches, train_coclr_probe
-from covid_cmsf.evaluation.linear import PENALTIES, evaluate_linear, standardised, train_probe
+from covid_cmsf.evaluation.linear import PENALTIES, evaluate_linear, standardized, train_probe
 from covid_cmsf.evaluation.logistic import fit_logistic
 from covid_cmsf.evaluation.parts import part_rows
 from covid_cmsf.evaluation.scores import score
@@ -33,7 +33,7 @@ def test_logistic_regression_is_scikit_learns(penalty: float, num_classes: int) 
         assert np.abs(ours.weight.numpy() - theirs.coef_).max() < 1e-3 * max(1.0, np.abs(theirs.coef_).max())
 
 
-def test_the_probe_is_scikit_learns_on_standardised_features() -> None:
+def test_the_probe_is_scikit_learns_on_standardized_features() -> None:
     sklearn = pytest.importorskip("sklearn.linear_model")
     features = made_up_features(5, 9, noise=2.0)
     result = evaluate_linear(features)
@@ -49,7 +49,7 @@ def test_the_probe_is_scikit_learns_on_standardised_features() -> None:
 
 def test_a_warm_start_ends_at_the_same_optimum() -> None:
     features = made_up_features(noise=2.0)
-    rows, labels = standardised(features.features, features.features)[0], features.videos.labels
+    rows, labels = standardized(features.features, features.features)[0], features.videos.labels
     first = fit_logistic(rows, labels, 1.0)
     cold, warm = fit_logistic(rows, labels, 0.01), fit_logistic(rows, labels, 0.01, start=first)
     assert torch.allclose(cold.weight, warm.weight, atol=1e-4)
@@ -85,7 +85,7 @@ def test_the_probe_is_deterministic_and_refits_on_all_of_train() -> None:
     assert evaluate_linear(features) == evaluate_linear(features)
     train, test = (part_rows(features.videos, name) for name in ("train", "test"))
     probe = train_probe(features, train, test)
-    known, asked = standardised(features.features[train], features.features[train], features.features[test])
+    known, asked = standardized(features.features[train], features.features[train], features.features[test])
     refitted = fit_logistic(known, features.videos.labels[train], probe.facts["penalty"])
     assert torch.allclose(refitted.probabilities(asked, 4), probe.probabilities)
 
@@ -137,16 +137,16 @@ def test_the_recipe_of_han_et_al_step_by_step() -> None:
     torch.nn.init.zeros_(layer.bias)
     network = torch.nn.Sequential(norm, layer)
     order = torch.Generator().manual_seed(3)
-    optimiser = torch.optim.SGD(network.parameters(), lr=1.0, momentum=0.9, weight_decay=1e-3)
+    optimizer = torch.optim.SGD(network.parameters(), lr=1.0, momentum=0.9, weight_decay=1e-3)
     seen = {}
     for epoch in range(100):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = 1.0 if epoch < 60 else 0.1 if epoch < 80 else 0.01
         batch = torch.randperm(len(train), generator=order)
         network.train()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(network(rows[train][batch]), labels[train][batch]).backward()
-        optimiser.step()
+        optimizer.step()
         network.eval()
         with torch.no_grad():
             answers = network(rows[test]).softmax(1)

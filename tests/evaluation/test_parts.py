@@ -68,16 +68,16 @@ def test_a_split_with_its_own_val_part_uses_it() -> None:
     assert torch.equal(part_rows(videos, "fit"), part_rows(videos, "train"))
 
 
-def test_empty_unknown_and_unlabelled_parts_are_errors() -> None:
+def test_empty_unknown_and_unlabeled_parts_are_errors() -> None:
     made = made_up_features().videos
     only_train = Videos(made.ids, made.sources, made.labels, ("train",) * len(made), made.class_names)
     with pytest.raises(ValueError, match="no video is in part 'test'; the parts here are: train"):
         part_rows(only_train, "test")
     with pytest.raises(ValueError, match="unknown part 'tset'; choose from train, test, val, fit"):
         part_rows(made, "tset")
-    unlabelled = Videos(made.ids, made.sources, torch.full_like(made.labels, -1), made.parts, ())
+    unlabeled = Videos(made.ids, made.sources, torch.full_like(made.labels, -1), made.parts, ())
     with pytest.raises(ValueError, match="of the 32 videos of part 'train' have no label"):
-        part_rows(unlabelled, "train")
+        part_rows(unlabeled, "train")
 
 
 def test_fit_and_val_are_rows_of_what_was_given() -> None:

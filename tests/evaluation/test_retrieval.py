@@ -1,4 +1,4 @@
-"""Neighbours, retrieval, kNN and intervals against slow, obvious twins."""
+"""Neighbors, retrieval, kNN and intervals against slow, obvious twins."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from covid_cmsf.evaluation.bootstrap import bootstrap_interval
-from covid_cmsf.evaluation.centring import comparable
+from covid_cmsf.evaluation.centering import comparable
 from covid_cmsf.evaluation.features import Features
 from covid_cmsf.evaluation.knn import evaluate_knn, vote
 from covid_cmsf.evaluation.nearest import nearest
@@ -33,7 +33,7 @@ def nearest_twin(queries: Tensor, gallery: Tensor, k: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(("num_gallery", "k"), [(7, 3), (7, 7), (300, 5), (1000, 20), (33, 1)])
-def test_neighbours_are_those_of_a_double_loop(num_gallery: int, k: int) -> None:
+def test_neighbors_are_those_of_a_double_loop(num_gallery: int, k: int) -> None:
     queries, gallery = unit(11, 24, seed=1), unit(num_gallery, 24)
     assert nearest(queries, gallery, k).tolist() == nearest_twin(queries, gallery, k)
 
@@ -54,22 +54,22 @@ def test_a_collapsed_encoder_finds_the_first_rows() -> None:
     assert nearest(torch.zeros(2, 8), gallery, 3).tolist() == [[0, 1, 2]] * 2
 
 
-def test_neighbours_do_not_depend_on_the_block_size() -> None:
+def test_neighbors_do_not_depend_on_the_block_size() -> None:
     generator = torch.Generator().manual_seed(0)
-    centre = torch.randn(1, 200, generator=generator)
-    gallery, queries = (F.normalize(centre + 1e-5 * torch.randn(n, 200, generator=generator), dim=1) for n in (400, 50))
+    center = torch.randn(1, 200, generator=generator)
+    gallery, queries = (F.normalize(center + 1e-5 * torch.randn(n, 200, generator=generator), dim=1) for n in (400, 50))
     expected = nearest(queries, gallery, 10)
     for block_size in (1, 3, 7, 49, 50, 1000):
         assert torch.equal(nearest(queries, gallery, 10, block_size=block_size), expected)
 
 
-def test_too_many_neighbours_are_an_error() -> None:
-    with pytest.raises(ValueError, match="9 neighbours out of 8 gallery rows"):
+def test_too_many_neighbors_are_an_error() -> None:
+    with pytest.raises(ValueError, match="9 neighbors out of 8 gallery rows"):
         nearest(unit(2, 4), unit(8, 4), 9)
     assert nearest(torch.zeros(0, 4), unit(8, 4), 2).shape == (0, 2)
 
 
-def recall_twin(features: Features, centring: str, ranks: list[int]) -> dict[int, float]:
+def recall_twin(features: Features, centering: str, ranks: list[int]) -> dict[int, float]:
     """Double loops, in float64."""
     rows, videos = features.features.double(), features.videos
     train = [i for i, part in enumerate(videos.parts) if part == "train"]
@@ -80,8 +80,8 @@ def recall_twin(features: Features, centring: str, ranks: list[int]) -> dict[int
         similar = []
         for j in train:
             a, b = rows[i], rows[j]
-            if centring != "none":
-                a, b = a - mean["test" if centring == "own" else "train"], b - mean["train"]
+            if centering != "none":
+                a, b = a - mean["test" if centering == "own" else "train"], b - mean["train"]
             similar.append((-float((a @ b) / (a.norm() * b.norm())), j))
         order = [j for _, j in sorted(similar)]
         for k in ranks:
@@ -89,24 +89,24 @@ def recall_twin(features: Features, centring: str, ranks: list[int]) -> dict[int
     return {k: 100 * hits[k] / len(test) for k in ranks}
 
 
-@pytest.mark.parametrize("centring", ["train", "own", "none"])
+@pytest.mark.parametrize("centering", ["train", "own", "none"])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_recall_is_that_of_a_double_loop(centring: str, seed: int) -> None:
+def test_recall_is_that_of_a_double_loop(centering: str, seed: int) -> None:
     features = made_up_features(6, 9, noise=2.0, seed=seed)
-    result = evaluate_retrieval(features, centring=centring)
+    result = evaluate_retrieval(features, centering=centering)
     assert list(result.recall) == [1, 5, 10, 20, 50]
-    assert result.recall == pytest.approx(recall_twin(features, centring, [1, 5, 10, 20, 50]))
+    assert result.recall == pytest.approx(recall_twin(features, centering, [1, 5, 10, 20, 50]))
     assert result.num_query == 36 and result.num_gallery == 72
     assert result.chance == pytest.approx(100 / 6)  # six classes of the same size
 
 
-def test_the_protocol_chooses_the_centring_and_is_named() -> None:
-    for protocol, centring in (("clean", "train"), ("coclr", "own")):
+def test_the_protocol_chooses_the_centering_and_is_named() -> None:
+    for protocol, centering in (("clean", "train"), ("coclr", "own")):
         result = evaluate_retrieval(made_up_features(protocol=protocol))
-        assert (result.protocol, result.centring) == (protocol, centring)
+        assert (result.protocol, result.centering) == (protocol, centering)
         assert result.features[0]["showing"]["protocol"] == protocol
-    with pytest.raises(ValueError, match="unknown centring 'mean'; choose from train, own, none"):
-        evaluate_retrieval(made_up_features(), centring="mean")
+    with pytest.raises(ValueError, match="unknown centering 'mean'; choose from train, own, none"):
+        evaluate_retrieval(made_up_features(), centering="mean")
 
 
 def test_by_class_is_the_mean_of_its_queries() -> None:
@@ -127,7 +127,7 @@ def test_shared_sources_are_refused_or_named() -> None:
     with pytest.raises(ValueError, match="4 sources stand both in 'train' and in 'test', for example 'c0_s0'"):
         evaluate_retrieval(shared)
     assert evaluate_retrieval(shared, allow_shared_sources=True).num_shared_sources == 4
-    assert evaluate_knn(shared, allow_shared_sources=True, num_neighbours=[1]).num_shared_sources == 4
+    assert evaluate_knn(shared, allow_shared_sources=True, num_neighbors=[1]).num_shared_sources == 4
     with pytest.raises(ValueError, match="have videos in common"):
         evaluate_retrieval(features, gallery="train", query="train")
     with pytest.raises(ValueError, match="have videos in common"):
@@ -189,20 +189,20 @@ def test_votes_are_those_of_a_loop() -> None:
 
 def test_knn_is_that_of_loops() -> None:
     features = made_up_features(noise=2.5)
-    result = evaluate_knn(features, num_neighbours=[1, 3, 20])
+    result = evaluate_knn(features, num_neighbors=[1, 3, 20])
     train = torch.tensor([part == "train" for part in features.videos.parts])
     gallery, queries = comparable(features.features[train], features.features[~train], "train")
     labels, asked = features.videos.labels[train].tolist(), features.videos.labels[~train].tolist()
     for k in (1, 3, 20):
         right = 0
-        for neighbours, label in zip(nearest_twin(queries, gallery, k), asked, strict=True):
-            votes = [labels[i] for i in neighbours]
+        for neighbors, label in zip(nearest_twin(queries, gallery, k), asked, strict=True):
+            votes = [labels[i] for i in neighbors]
             counts = Counter(votes)
             right += label == max(counts, key=lambda one: (counts[one], -votes.index(one)))
         assert result.top1[k] == pytest.approx(100 * right / len(asked))
     assert result.top1[1] == pytest.approx(evaluate_retrieval(features).recall[1])
     with pytest.raises(ValueError, match="numbers from 1 to 32"):
-        evaluate_knn(features, num_neighbours=[33])
+        evaluate_knn(features, num_neighbors=[33])
 
 
 def test_effective_rank_counts_directions() -> None:
@@ -212,7 +212,7 @@ def test_effective_rank_counts_directions() -> None:
     assert effective_rank(line) == pytest.approx(1, abs=1e-3)
 
 
-def test_unlabelled_videos_cannot_be_queries() -> None:
+def test_unlabeled_videos_cannot_be_queries() -> None:
     features = made_up_features()
     videos = Videos(features.videos.ids, features.videos.sources, torch.full((48,), -1), features.videos.parts, ())
     with pytest.raises(ValueError, match="have no label to compare with"):

@@ -43,7 +43,7 @@ def test_what_cannot_be_shown_is_an_error(changes: dict, options: dict, words: s
         showing_for(card(**changes), **options)
 
 
-def test_a_2d_network_sees_the_centre_frame() -> None:
+def test_a_2d_network_sees_the_center_frame() -> None:
     _, image = new_encoder("r18", modality="frame", seed=0, input_size=(1, 32, 32))
     showing = showing_for(image)
     for protocol in ("clean", "coclr"):
@@ -71,7 +71,7 @@ def test_coclr_windows_are_theirs() -> None:
         choose_windows(showing, 17, "test", np.random.default_rng(0))
 
 
-def test_coclr_colours_follow_from_the_name_of_the_video() -> None:
+def test_coclr_colors_follow_from_the_name_of_the_video() -> None:
     showing = showing_for(card(), protocol="coclr", length=6, stride=1)
     clips = MadeUpClips()
     data = ShownVideos(clips, clips.records, ["test"] * len(clips.records), showing)
@@ -79,7 +79,7 @@ def test_coclr_colours_follow_from_the_name_of_the_video() -> None:
     last = len(clips.records) - 1
     draws = [data[i].draws for i in range(last + 1)]
     assert draws == [turned[last - i].draws for i in range(last + 1)]
-    shaken = [draw[0].colour is not None for draw in draws]
+    shaken = [draw[0].color is not None for draw in draws]
     assert 0 < sum(shaken) < last
     assert video_rng(0, "a").random() != video_rng(1, "a").random()
 
@@ -115,13 +115,13 @@ def test_three_channels_of_flow_are_shown_as_coclr_stores_them() -> None:
     assert showing_for(card(), modality="flow").flow_style == "coclr"
 
 
-def test_crops_are_centre_and_corners_and_their_mirror_images() -> None:
-    centre = Geometry(0.1, 0.2, 0.8, 0.6, False)
-    five = crop_geometries(centre, 5)
+def test_crops_are_center_and_corners_and_their_mirror_images() -> None:
+    center = Geometry(0.1, 0.2, 0.8, 0.6, False)
+    five = crop_geometries(center, 5)
     assert [(g.top, g.left) for g in five] == [(0.1, 0.2)] + [
         (top, left) for top in (0.0, 1 - 0.8) for left in (0.0, 1 - 0.6)
     ]
-    ten = crop_geometries(centre, 10)
+    ten = crop_geometries(center, 10)
     assert ten[:5] == five and all(g.flip for g in ten[5:])
     clips = MadeUpClips()
     with pytest.raises(ValueError, match="3 crops: choose from 1, 5, 10"):

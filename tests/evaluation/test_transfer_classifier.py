@@ -1,4 +1,4 @@
-"""Logistic regression by LBFGS, accuracies, and the ways to normalise, each beside a slow twin."""
+"""Logistic regression by LBFGS, accuracies, and the ways to normalize, each beside a slow twin."""
 
 import numpy as np
 import pytest
@@ -8,17 +8,17 @@ from sklearn.linear_model import LogisticRegression
 from covid_cmsf.evaluation.logistic import fit_logistic
 from covid_cmsf.evaluation.transfer.accuracy import accuracy
 from covid_cmsf.evaluation.transfer.classifier import Classifier, NotFiniteError, Setting, fit
-from covid_cmsf.evaluation.transfer.rows import LabelledRows, normalised, parts_of, raw_rows
+from covid_cmsf.evaluation.transfer.rows import LabeledRows, normalized, parts_of, raw_rows
 from tests.evaluation.made_up import made_up_features
 
 CLOSE = 1e-4  # LBFGS stops where the loss changes by less than 1e-9, and there it is flat
 
 
-def noisy_classes(num_rows: int, num_values: int, num_classes: int, *, seed: int = 0) -> LabelledRows:
+def noisy_classes(num_rows: int, num_values: int, num_classes: int, *, seed: int = 0) -> LabeledRows:
     random = torch.Generator().manual_seed(seed)
     rows = torch.randn(num_rows, num_values, generator=random, dtype=torch.float64)
     scores = rows @ torch.randn(num_values, num_classes, generator=random, dtype=torch.float64)
-    return LabelledRows(rows, (scores + 3 * torch.randn(scores.shape, generator=random)).argmax(1))
+    return LabeledRows(rows, (scores + 3 * torch.randn(scores.shape, generator=random)).argmax(1))
 
 
 @pytest.mark.parametrize("weight_decay", [1e-2, 0.3])
@@ -59,7 +59,7 @@ def test_one_slow_step_is_gradient_descent() -> None:
 
 
 def test_a_loss_that_is_not_finite_is_said() -> None:
-    data = LabelledRows(torch.tensor([[1.0], [float("nan")]]), torch.tensor([0, 1]))
+    data = LabeledRows(torch.tensor([[1.0], [float("nan")]]), torch.tensor([0, 1]))
     with pytest.raises(NotFiniteError, match="not finite after"):
         fit(data, Setting(50, 1.0, 1.0), num_classes=2)
 
@@ -86,21 +86,21 @@ def test_accuracies_equal_their_slow_twins() -> None:
         accuracy(*pair, "top5")  # type: ignore[arg-type]
 
 
-def test_rows_are_normalised_with_what_the_learned_rows_have() -> None:
+def test_rows_are_normalized_with_what_the_learned_rows_have() -> None:
     learned, asked = noisy_classes(40, 5, 3), noisy_classes(10, 5, 3, seed=1)
-    assert normalised("none", learned, asked) == (learned, asked)
-    unit = normalised("unit", learned, asked)
+    assert normalized("none", learned, asked) == (learned, asked)
+    unit = normalized("unit", learned, asked)
     for before, after in zip((learned, asked), unit, strict=True):
         for i, row in enumerate(before.rows):
             assert torch.allclose(after.rows[i], row / sum(float(value) ** 2 for value in row) ** 0.5)
-    known, other = normalised("standardise", learned, asked)
+    known, other = normalized("standardize", learned, asked)
     for column in range(5):
         values = unit[0].rows[:, column].numpy()
         deviation = (values.var() + 1e-5) ** 0.5
         assert np.allclose(known.rows[:, column], (values - values.mean()) / deviation)
         assert np.allclose(other.rows[:, column], (unit[1].rows[:, column].numpy() - values.mean()) / deviation)
-    with pytest.raises(ValueError, match="unknown way to normalise 'l2'; choose from none, unit, standardise"):
-        normalised("l2", learned, asked)
+    with pytest.raises(ValueError, match="unknown way to normalize 'l2'; choose from none, unit, standardize"):
+        normalized("l2", learned, asked)
 
 
 def test_raw_rows_are_means_of_windows_as_the_backbone_gives_them() -> None:
@@ -119,6 +119,6 @@ def test_raw_rows_are_means_of_windows_as_the_backbone_gives_them() -> None:
 
 def test_rows_and_labels_must_fit() -> None:
     with pytest.raises(ValueError, match=r"rows \(3, 2\) and labels \(2,\) do not fit"):
-        LabelledRows(torch.zeros(3, 2), torch.zeros(2))
+        LabeledRows(torch.zeros(3, 2), torch.zeros(2))
     with pytest.raises(ValueError, match="there are no rows"):
-        LabelledRows(torch.zeros(0, 2), torch.zeros(0))
+        LabeledRows(torch.zeros(0, 2), torch.zeros(0))

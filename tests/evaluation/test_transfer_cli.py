@@ -13,7 +13,7 @@ from covid_cmsf import exit_codes
 from covid_cmsf.cli import app as whole
 from covid_cmsf.evaluation.features import load_features
 from covid_cmsf.evaluation.transfer import probing
-from covid_cmsf.evaluation.transfer.benchmark import summarised
+from covid_cmsf.evaluation.transfer.benchmark import summarized
 from covid_cmsf.evaluation.transfer.datasets import DATASETS
 from covid_cmsf.evaluation.transfer.probing import TransferResult
 from covid_cmsf.evaluation.transfer.study import SPACE
@@ -112,7 +112,7 @@ def test_a_damaged_picture_is_listed_and_the_exit_code_is_3(weights: Path, own: 
         (["--datasets", "dtd", "--root", "nowhere"], "no folder nowhere with the data sets"),
         (["--datasets", "dtd,pets", "--root", "."], "dtd: no folder dtd .*; pets: no folder"),
         (["--datasets", "./none"], "no folder none/train"),
-        (["--datasets", "OWN", "--normalise", "l2"], "unknown way to normalise 'l2'"),
+        (["--datasets", "OWN", "--normalize", "l2"], "unknown way to normalize 'l2'"),
         (["--datasets", "OWN", "--executor", "slurm"], "unknown executor 'slurm'"),
     ],
 )
@@ -133,6 +133,6 @@ def test_the_mean_of_all_ten_is_called_so() -> None:
         TransferResult(name, row.metric, float(i), 0, 0, 0, {}, {}, "unit", 1, 0, 0, 0, "local", "clean", "")
         for i, (name, row) in enumerate(DATASETS.items())
     ]
-    result = summarised("r50", made[::-1])
+    result = summarized("r50", made[::-1])
     assert result.mean_over == "the ten data sets of Table A2" and result.mean == 4.5
     assert list(result.values) == list(DATASETS)

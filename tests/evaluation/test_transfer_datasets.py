@@ -18,7 +18,7 @@ from covid_cmsf.evaluation.transfer.datasets import DATASETS, SplitRule
 from covid_cmsf.evaluation.transfer.images import DatasetImages
 from covid_cmsf.evaluation.transfer.opening import open_datasets, open_folder, open_row
 from tests.evaluation.made_up import small_encoder
-from tests.evaluation.transfer_sets import WRITERS, accept_any_hash, colour, picture
+from tests.evaluation.transfer_sets import WRITERS, accept_any_hash, color, picture
 
 SIZES = {
     "food101": (6, 150, 4),
@@ -50,7 +50,7 @@ def test_every_data_set_is_read_as_its_authors_wrote_it(
     for record in images.records[::7]:
         codes = images.read_codes(record, "rgb", [0])
         assert codes.dtype == torch.uint8 and codes.shape[:2] == (1, 3)
-        assert (codes[0].float().mean((1, 2)) - torch.tensor(colour(record.label))).abs().max() < 4
+        assert (codes[0].float().mean((1, 2)) - torch.tensor(color(record.label))).abs().max() < 4
         labels[record.label] = record.class_name
     assert set(labels) == {0, 1} and labels[0] != labels[1]
     assert sorted(tmp_path.rglob("*")) == before, "opening changed the data set"
@@ -176,9 +176,9 @@ def test_images_are_clips_of_one_frame() -> None:
         images.read_codes(record, "flow", [0])
 
 
-def test_grey_and_transparent_pictures_become_rgb() -> None:
-    grey, clear = Image.new("L", (4, 5), 7), Image.new("RGBA", (4, 5), (1, 2, 3, 0))
-    pieces = {"train": [(grey, 0)], "val": [(clear, 0)], "test": [(grey, 0)]}
+def test_gray_and_transparent_pictures_become_rgb() -> None:
+    gray, clear = Image.new("L", (4, 5), 7), Image.new("RGBA", (4, 5), (1, 2, 3, 0))
+    pieces = {"train": [(gray, 0)], "val": [(clear, 0)], "test": [(gray, 0)]}
     images = DatasetImages(pieces, {piece: [0] for piece in pieces}, ["a"], SplitRule(None))
     shapes = [images.read_codes(record, "rgb", [0]).shape for record in images.records]
     assert shapes == [(1, 3, 5, 4)] * 3

@@ -14,7 +14,7 @@ from covid_cmsf.evaluation.transfer import probing
 from covid_cmsf.evaluation.transfer import search as searching
 from covid_cmsf.evaluation.transfer.classifier import NotFiniteError, Setting
 from covid_cmsf.evaluation.transfer.probing import evaluate_transfer, retrained
-from covid_cmsf.evaluation.transfer.rows import LabelledRows
+from covid_cmsf.evaluation.transfer.rows import LabeledRows
 from covid_cmsf.evaluation.transfer.search import search, val_accuracy
 from covid_cmsf.evaluation.transfer.study import SPACE, Trial, ranked
 from tests.evaluation.made_up import made_up_features
@@ -26,7 +26,7 @@ def quick_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SPACE, "iterations", IntDistribution(1, 5, log=True))
 
 
-def planted(num_rows: int, seed: int) -> LabelledRows:
+def planted(num_rows: int, seed: int) -> LabeledRows:
     """Three signals among 60 values, a rare and a frequent class, some labels wrong.
 
     Weak decay learns the wrong labels by heart; under strong decay only the bias is left, and it knows one answer.
@@ -36,7 +36,7 @@ def planted(num_rows: int, seed: int) -> LabelledRows:
     rows = torch.randn(num_rows, 60, generator=random)
     rows[:, :3] += 2.5 * (labels[:, None] - 0.5)
     wrong = torch.rand(num_rows, generator=random) < 0.12
-    return LabelledRows(0.2 * rows, torch.where(wrong, 1 - labels, labels))
+    return LabeledRows(0.2 * rows, torch.where(wrong, 1 - labels, labels))
 
 
 def test_the_search_finds_a_planted_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,12 +59,12 @@ def test_the_search_finds_a_planted_setting(monkeypatch: pytest.MonkeyPatch) -> 
     assert 1e-5 < found.setting.weight_decay < 0.3
 
 
-def noisy(num_rows: int, seed: int) -> LabelledRows:
+def noisy(num_rows: int, seed: int) -> LabeledRows:
     random = torch.Generator().manual_seed(seed)
     labels = torch.arange(num_rows) % 3
     rows = torch.randn(num_rows, 4, generator=random)
     rows[:, 0] += labels
-    return LabelledRows(rows, labels)
+    return LabeledRows(rows, labels)
 
 
 TRAIN, VAL = noisy(30, 0), noisy(60, 1)
@@ -137,7 +137,7 @@ def test_equals_are_ranked_by_decay_iterations_and_rate() -> None:
 
 
 def test_a_setting_that_diverges_loses_and_does_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    def diverges_above(data: LabelledRows, setting: Setting, **options: object) -> object:
+    def diverges_above(data: LabeledRows, setting: Setting, **options: object) -> object:
         if setting.lr > 1e-3:
             raise NotFiniteError("far away")
         return real(data, setting, **options)  # type: ignore[arg-type]
@@ -152,11 +152,11 @@ def test_a_setting_that_diverges_loses_and_does_not_end_the_search(monkeypatch: 
 
 
 def test_a_best_setting_that_diverges_on_more_rows_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    sane = LabelledRows(torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1]))
+    sane = LabeledRows(torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1]))
     trials = [Trial(Setting(50, 1.0, 1.0), 90.0), Trial(Setting(1, 1e-6, 1e-9), 80.0)]
     assert retrained(trials, sane, num_classes=2, device="cpu")[0] is trials[0]
 
-    def diverges_far(data: LabelledRows, setting: Setting, **options: object) -> object:
+    def diverges_far(data: LabeledRows, setting: Setting, **options: object) -> object:
         if setting.lr > 0.5:
             raise NotFiniteError("far away")
         return real(data, setting, **options)  # type: ignore[arg-type]
@@ -226,12 +226,12 @@ def test_any_features_with_three_parts_can_be_evaluated_and_are_not_twice(tmp_pa
 def test_the_test_number_is_that_of_a_classifier_of_train_and_val(tmp_path: Path) -> None:
     features = three_parts()
     result = evaluate_transfer(
-        features, tmp_path, dataset="mine", metric="mean_per_class", normalise="none", num_trials=4
+        features, tmp_path, dataset="mine", metric="mean_per_class", normalize="none", num_trials=4
     )
     learned = torch.tensor([part != "test" for part in features.videos.parts])
     rows, labels = features.windows, features.videos.labels
     setting = Setting(**result.setting)  # type: ignore[arg-type]
-    classifier = searching.fit(LabelledRows(rows[learned], labels[learned]), setting, num_classes=4)
+    classifier = searching.fit(LabeledRows(rows[learned], labels[learned]), setting, num_classes=4)
     right = classifier.answers(rows[~learned]) == labels[~learned]
     shares = [float(right[labels[~learned] == label].double().mean()) for label in range(4)]
     assert result.value == pytest.approx(25 * sum(shares)) and result.metric == "mean_per_class"

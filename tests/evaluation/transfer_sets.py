@@ -1,4 +1,4 @@
-"""Small copies of the ten data sets in the formats of their authors. A picture's colour tells its label."""
+"""Small copies of the ten data sets in the formats of their authors. A picture's color tells its label."""
 
 import json
 import pickle
@@ -14,14 +14,14 @@ from scipy.io import savemat
 NAMES = ("alpha", "beta")  # the classes; label 0 and 1
 
 
-def colour(label: int) -> tuple[int, int, int]:
+def color(label: int) -> tuple[int, int, int]:
     """What a picture of this label looks like."""
     return 60 + 120 * label, 100, 200
 
 
 def picture(path: Path, label: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (10, 8), colour(label)).save(path)
+    Image.new("RGB", (10, 8), color(label)).save(path)
 
 
 def write_food101(root: Path) -> None:
@@ -40,7 +40,7 @@ def write_cifar(root: Path, folder: str, files: dict[str, int], meta: str, key: 
     base.mkdir()
     for name, count in files.items():
         wanted = [i % 2 for i in range(count)]
-        data = np.stack([np.repeat(np.array(colour(label), np.uint8), 1024) for label in wanted])
+        data = np.stack([np.repeat(np.array(color(label), np.uint8), 1024) for label in wanted])
         (base / name).write_bytes(pickle.dumps({"data": data, labels: wanted}))
     (base / meta).write_bytes(pickle.dumps({key: list(NAMES)}))
 

@@ -19,7 +19,7 @@ def push(banks: Banks, videos: list[int], labels: list[int]) -> OwnRows:
 
 
 def held(banks: Banks, name: str) -> list[int]:
-    bank = banks.everyone if name == "everyone" else banks.labelled
+    bank = banks.everyone if name == "everyone" else banks.labeled
     assert bank is not None
     videos = bank.who("videos")
     assert bank.rows("target")[:, 0].tolist() == videos.tolist()
@@ -29,43 +29,43 @@ def held(banks: Banks, name: str) -> list[int]:
 
 @pytest.mark.parametrize("size", [1, 3, 5, 12])
 def test_both_banks_wrap_and_hold_the_newest_whatever_the_batch_size(size: int) -> None:
-    banks, seen = Banks(7, {"target": 2}, num_labelled_rows=4), []
+    banks, seen = Banks(7, {"target": 2}, num_labeled_rows=4), []
     for start in range(0, 36, size):
         videos = list(range(start, min(start + size, 36)))
-        labels = [video % 3 if video % 4 else -1 for video in videos]  # every fourth is unlabelled
+        labels = [video % 3 if video % 4 else -1 for video in videos]  # every fourth is unlabeled
         rows = push(banks, videos, labels)
         seen += list(zip(videos, labels, strict=True))
         assert held(banks, "everyone") == [video for video, _ in seen][-7:]
-        assert held(banks, "labelled") == [video for video, label in seen if label >= 0][-4:]
-        assert rows.labelled is not None and banks.labelled is not None
+        assert held(banks, "labeled") == [video for video, label in seen if label >= 0][-4:]
+        assert rows.labeled is not None and banks.labeled is not None
         _stand_where_it_says(rows.everyone, banks.everyone.videos, videos)
-        _stand_where_it_says(rows.labelled, banks.labelled.videos, videos)
-        assert [row == -1 for row in rows.labelled.tolist() if len(videos) <= 4] == [
+        _stand_where_it_says(rows.labeled, banks.labeled.videos, videos)
+        assert [row == -1 for row in rows.labeled.tolist() if len(videos) <= 4] == [
             label < 0 for label in labels if len(videos) <= 4
         ]
 
 
 def test_a_batch_without_labels_leaves_the_second_bank_alone() -> None:
-    banks = Banks(4, {"target": 2}, num_labelled_rows=4)
+    banks = Banks(4, {"target": 2}, num_labeled_rows=4)
     rows = push(banks, [1, 2], [-1, -1])
-    assert rows.labelled is not None and rows.labelled.tolist() == [-1, -1]
-    assert held(banks, "labelled") == [] and held(banks, "everyone") == [1, 2]
+    assert rows.labeled is not None and rows.labeled.tolist() == [-1, -1]
+    assert held(banks, "labeled") == [] and held(banks, "everyone") == [1, 2]
 
 
 def test_without_a_second_bank_there_is_none() -> None:
     banks = Banks(4, {"target": 2})
-    assert banks.labelled is None and push(banks, [1], [0]).labelled is None
+    assert banks.labeled is None and push(banks, [1], [0]).labeled is None
 
 
 def test_rows_of_some_examples() -> None:
     rows = OwnRows(torch.arange(4), torch.tensor([-1, 5, -1, 6]))
     part = rows.select(torch.tensor([False, True, True, False]))
-    assert part.everyone.tolist() == [1, 2] and part.labelled is not None and part.labelled.tolist() == [5, -1]
-    assert OwnRows(torch.arange(4)).select(slice(1, 3)).labelled is None
+    assert part.everyone.tolist() == [1, 2] and part.labeled is not None and part.labeled.tolist() == [5, -1]
+    assert OwnRows(torch.arange(4)).select(slice(1, 3)).labeled is None
 
 
 def test_all_state_of_both_is_in_the_state_dict() -> None:
-    first, second = (Banks(5, {"target": 2}, num_labelled_rows=3) for _ in range(2))
+    first, second = (Banks(5, {"target": 2}, num_labeled_rows=3) for _ in range(2))
     push(first, list(range(9)), [0, -1, 2] * 3)
     second.load_state_dict(first.state_dict())
     for banks in (first, second):

@@ -17,7 +17,7 @@ from covid_cmsf.methods.contrast import (
     own_key_only,
 )
 from covid_cmsf.methods.diagnostics import embedding_std, overlap, purity
-from covid_cmsf.methods.neighbours import Neighbours
+from covid_cmsf.methods.neighbors import Neighbors
 from covid_cmsf.methods.prototypes import bank_prototypes, frozen_prototype_loss, frozen_prototypes, prototype_loss
 from covid_cmsf.models.spectrum import effective_rank
 
@@ -130,14 +130,14 @@ def test_frozen_prototypes_are_the_same_for_a_seed_and_pull_outputs_to_their_cla
 
 
 def test_purity_leaves_the_target_itself_out() -> None:
-    neighbours = Neighbours(torch.tensor([[0, 1, 2], [3, 1, -1]]))
+    neighbors = Neighbors(torch.tensor([[0, 1, 2], [3, 1, -1]]))
     labels, bank_labels = torch.tensor([5, 6]), torch.tensor([5, 5, 6, 6])
-    assert purity(neighbours, labels, bank_labels, own_rows=torch.tensor([0, 3])) == pytest.approx(1 / 3)
-    assert purity(neighbours, torch.tensor([-1, -1]), bank_labels, own_rows=torch.tensor([0, 3])) is None
+    assert purity(neighbors, labels, bank_labels, own_rows=torch.tensor([0, 3])) == pytest.approx(1 / 3)
+    assert purity(neighbors, torch.tensor([-1, -1]), bank_labels, own_rows=torch.tensor([0, 3])) is None
 
 
 def test_overlap_counts_shared_rows() -> None:
-    first, second = Neighbours(torch.tensor([[1, 2, -1]])), Neighbours(torch.tensor([[2, 7, 9]]))
+    first, second = Neighbors(torch.tensor([[1, 2, -1]])), Neighbors(torch.tensor([[2, 7, 9]]))
     assert overlap(first, second) == 0.5
 
 

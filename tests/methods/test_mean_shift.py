@@ -1,4 +1,4 @@
-"""Neighbours, constraints and the mean-shift loss equal naive double loops; the paper's identities hold."""
+"""Neighbors, constraints and the mean-shift loss equal naive double loops; the paper's identities hold."""
 
 import itertools
 
@@ -6,11 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from covid_cmsf.methods import neighbours as neighbours_module
+from covid_cmsf.methods import neighbors as neighbors_module
 from covid_cmsf.methods.bank import Bank
 from covid_cmsf.methods.constraints import Exclusions, guided, only_self, same_label, unconstrained
 from covid_cmsf.methods.mean_shift import class_mean_loss, mean_shift_loss
-from covid_cmsf.methods.neighbours import Neighbours, nearest, nearest_among, nearest_same_label
+from covid_cmsf.methods.neighbors import Neighbors, nearest, nearest_among, nearest_same_label
 
 B, M, D = 6, 40, 8
 
@@ -59,8 +59,8 @@ class World:
         return total / max(count, 1)
 
 
-def found(neighbours: Neighbours) -> list[list[int]]:
-    return [[j for j in rows if j >= 0] for rows in neighbours.rows.tolist()]
+def found(neighbors: Neighbors) -> list[list[int]]:
+    return [[j for j in rows if j >= 0] for rows in neighbors.rows.tolist()]
 
 
 WORLDS = [
@@ -75,11 +75,11 @@ def test_all_constraints_equal_naive_loops(world: dict, k: int) -> None:
     w = World(**world)
     rows = range(len(w.bank))
     everyone = [[j for j in rows if w.allowed(i, j)] for i in range(B)]
-    labelled = [[j for j in everyone[i] if w.bank.who("labels")[j] == w.labels[i]] for i in range(B)]
+    labeled = [[j for j in everyone[i] if w.bank.who("labels")[j] == w.labels[i]] for i in range(B)]
     vouched = [w.slow_nearest(w.guide[i], "guide", 7, everyone[i]) for i in range(B)]
     cases = {
         "none": (unconstrained(w.targets, w.bank, k, w.exclusions), everyone),
-        "label": (same_label(w.targets, w.bank, k, w.exclusions, labels=w.labels), labelled),
+        "label": (same_label(w.targets, w.bank, k, w.exclusions, labels=w.labels), labeled),
         "guide": (
             guided(w.targets, w.bank, k, w.exclusions, guides=[("guide", w.guide)], num_candidates=7)[0],
             vouched,
@@ -109,8 +109,8 @@ def test_k_1_is_byol() -> None:
     w = World()
     byol = (2 - 2 * (w.online * w.targets).sum(1)).mean()
     bank = w.bank.rows("target")
-    for neighbours in (unconstrained(w.targets, w.bank, 1, w.exclusions), only_self(w.exclusions)):
-        assert torch.allclose(mean_shift_loss(w.online, bank, neighbours).mean(), byol, atol=1e-5)
+    for neighbors in (unconstrained(w.targets, w.bank, 1, w.exclusions), only_self(w.exclusions)):
+        assert torch.allclose(mean_shift_loss(w.online, bank, neighbors).mean(), byol, atol=1e-5)
 
 
 def test_n_of_bank_size_and_a_single_label_are_msf() -> None:
@@ -119,8 +119,8 @@ def test_n_of_bank_size_and_a_single_label_are_msf() -> None:
     wide = guided(w.targets, w.bank, 5, w.exclusions, guides=[("guide", w.guide)], num_candidates=M)[0]
     assert torch.equal(wide.rows, msf.rows)
     one = World(num_labels=1)
-    labelled = same_label(one.targets, one.bank, 5, one.exclusions, labels=one.labels)
-    assert torch.equal(labelled.rows, unconstrained(one.targets, one.bank, 5, one.exclusions).rows)
+    labeled = same_label(one.targets, one.bank, 5, one.exclusions, labels=one.labels)
+    assert torch.equal(labeled.rows, unconstrained(one.targets, one.bank, 5, one.exclusions).rows)
 
 
 def test_n_equal_to_k_uses_exactly_the_guides_rows() -> None:
@@ -139,12 +139,12 @@ def test_top_all_is_the_class_mean() -> None:
     assert float(class_mean_loss(w.online, bank, labels=unknown, bank_labels=labels).mean()) == 0
 
 
-def test_an_example_without_neighbours_does_not_count() -> None:
+def test_an_example_without_neighbors_does_not_count() -> None:
     w = World()
-    some = Neighbours(torch.tensor([[3, 4]] * (B - 1) + [[-1, -1]]))
-    alone = mean_shift_loss(w.online[:-1], w.bank.rows("target"), Neighbours(some.rows[:-1])).mean()
+    some = Neighbors(torch.tensor([[3, 4]] * (B - 1) + [[-1, -1]]))
+    alone = mean_shift_loss(w.online[:-1], w.bank.rows("target"), Neighbors(some.rows[:-1])).mean()
     assert torch.allclose(mean_shift_loss(w.online, w.bank.rows("target"), some).mean(), alone)
-    none = Neighbours(torch.full((B, 2), -1))
+    none = Neighbors(torch.full((B, 2), -1))
     assert float(mean_shift_loss(w.online, w.bank.rows("target"), none).mean()) == 0
 
 
@@ -162,7 +162,7 @@ def test_results_do_not_depend_on_the_slices(monkeypatch: pytest.MonkeyPatch, sl
     w = World()
     candidates = torch.randint(-1, len(w.bank), (B, 9), generator=torch.Generator().manual_seed(3))
     whole = nearest(w.targets, w.bank.rows("target"), 5), nearest_among(w.targets, w.bank.rows("target"), 5, candidates)
-    monkeypatch.setattr(neighbours_module, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(neighbors_module, "SLICE_BYTES", slice_bytes)
     sliced = (
         nearest(w.targets, w.bank.rows("target"), 5),
         nearest_among(w.targets, w.bank.rows("target"), 5, candidates),

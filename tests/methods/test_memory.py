@@ -21,17 +21,17 @@ def drawn(seed: int) -> torch.Generator:
 def blobs(num_clusters: int, each: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Unit vectors near `num_clusters` random directions, and which is near which."""
     generator = drawn(seed)
-    centres = F.normalize(torch.randn(num_clusters, 12, generator=generator), dim=1)
+    centers = F.normalize(torch.randn(num_clusters, 12, generator=generator), dim=1)
     owners = torch.arange(num_clusters).repeat_interleave(each)
     noise = 0.05 * torch.randn(len(owners), 12, generator=generator)
-    return F.normalize(centres[owners] + noise, dim=1), owners
+    return F.normalize(centers[owners] + noise, dim=1), owners
 
 
 def test_assignment_equals_a_double_loop() -> None:
-    rows, centres = torch.randn(50, 5, generator=drawn(0)), torch.randn(7, 5, generator=drawn(1))
-    clusters, distances = assign(rows, centres)
+    rows, centers = torch.randn(50, 5, generator=drawn(0)), torch.randn(7, 5, generator=drawn(1))
+    clusters, distances = assign(rows, centers)
     for i, row in enumerate(rows):
-        slow = [float((row - centre).square().sum()) for centre in centres]
+        slow = [float((row - center).square().sum()) for center in centers]
         assert int(clusters[i]) == int(np.argmin(slow)) and float(distances[i]) == pytest.approx(min(slow), abs=1e-4)
 
 

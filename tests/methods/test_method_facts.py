@@ -40,7 +40,7 @@ def own_rows(w: World) -> list[int]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_watching_draws_nothing_and_changes_nothing(name: str) -> None:
-    w, method = world(hidden=0.4, labelled_rows=15), METHODS[name]()
+    w, method = world(hidden=0.4, labeled_rows=15), METHODS[name]()
     before = {key: value.clone() for key, value in [*w.banks.state_dict().items(), *method.state_dict().items()]}
     dice = torch.get_rng_state()
     first, second = (method.watch(w.batch, w.banks) for _ in range(2))
@@ -75,17 +75,17 @@ def test_purity_with_and_without_a_guide_equals_loops(k: int, siblings: bool) ->
 @pytest.mark.parametrize("siblings", [True, False])
 @pytest.mark.parametrize("constraint", ["label", "two_bank"])
 def test_purity_of_noisy_labels_equals_loops(k: int, siblings: bool, constraint: str) -> None:
-    w = world(hidden=0.3, labelled_rows=15)
+    w = world(hidden=0.3, labeled_rows=15)
     generator = torch.Generator().manual_seed(5)
-    for bank in (w.banks.everyone, w.banks.labelled):  # true labels that have nothing to do with those learnt from
+    for bank in (w.banks.everyone, w.banks.labeled):  # true labels that have nothing to do with those learned from
         assert bank is not None
         bank.true_labels[:] = torch.randint(4, (bank.num_rows,), generator=generator)
     method = MeanShift(k=k, constraint=constraint, include_siblings=siblings)  # type: ignore[arg-type]
-    assert w.batch.target is not None and w.batch.rows is not None and w.batch.rows.labelled is not None
+    assert w.batch.target is not None and w.batch.rows is not None and w.batch.rows.labeled is not None
     bank, own = w.bank, own_rows(w)
     if constraint == "two_bank":
-        assert w.banks.labelled is not None
-        bank, own = w.banks.labelled, w.batch.rows.labelled.tolist()
+        assert w.banks.labeled is not None
+        bank, own = w.banks.labeled, w.batch.rows.labeled.tolist()
     chosen: list[list[int]] = []
     for i in range(B):
         rows = [j for j in range(len(bank)) if bank.who("labels")[j] == w.batch.labels[i] >= 0]

@@ -37,8 +37,8 @@ def slow_shift(method: MeanShift, w: World) -> list[float | None]:
         bank, own, label = w.bank, int(batch.rows.everyone[i]), int(batch.labels[i])
         constraint = method.constraint
         if constraint == "two_bank" and label >= 0:
-            assert w.banks.labelled is not None and batch.rows.labelled is not None
-            bank, own = w.banks.labelled, int(batch.rows.labelled[i])
+            assert w.banks.labeled is not None and batch.rows.labeled is not None
+            bank, own = w.banks.labeled, int(batch.rows.labeled[i])
         rows = []
         for j in range(len(bank)):
             sibling = bank.who("sources")[j] == batch.sources[i] and j != own
@@ -67,9 +67,9 @@ SHIFTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "self": ({"constraint": "self"}, {}),
     "label": ({"constraint": "label"}, {"hidden": 0.3}),
     "many_labels": ({"constraint": "label"}, {"num_labels": 15}),
-    "two_bank": ({"constraint": "two_bank"}, {"hidden": 0.5, "labelled_rows": 15}),
-    "two_bank_all_labelled": ({"constraint": "two_bank"}, {"labelled_rows": 15}),
-    "two_bank_none_labelled": ({"constraint": "two_bank"}, {"hidden": 1.0, "labelled_rows": 15}),
+    "two_bank": ({"constraint": "two_bank"}, {"hidden": 0.5, "labeled_rows": 15}),
+    "two_bank_all_labeled": ({"constraint": "two_bank"}, {"labeled_rows": 15}),
+    "two_bank_none_labeled": ({"constraint": "two_bank"}, {"hidden": 1.0, "labeled_rows": 15}),
     "guide": ({"constraint": "guide", "num_candidates": 7}, {}),
     "union": ({"constraint": "guide", "num_candidates": 5, "join": "union"}, {"guides": ("guide_a", "guide_b")}),
     "intersection": (
@@ -88,8 +88,8 @@ def test_mean_shift_equals_a_double_loop(name: str) -> None:
         check(losses(method, w), slow_shift(method, w))
 
 
-def test_labelled_and_unlabelled_rows_stay_apart() -> None:
-    w = world(hidden=0.5, labelled_rows=15)
+def test_labeled_and_unlabeled_rows_stay_apart() -> None:
+    w = world(hidden=0.5, labeled_rows=15)
     before = losses(MeanShift(k=3, constraint="two_bank"), w).values
     known = w.batch.labels >= 0
     assert 0 < int(known.sum()) < B
@@ -236,7 +236,7 @@ METHODS: dict[str, Callable[[], Method]] = {
 @pytest.mark.parametrize("name", METHODS)
 def test_gradients_flow_only_into_the_online_embeddings_of_examples_that_count(name: str) -> None:
     method = METHODS[name]()
-    w = world(hidden=0.4, labelled_rows=15, after=method.push == "after")
+    w = world(hidden=0.4, labeled_rows=15, after=method.push == "after")
     w.batch = with_gradients(w.batch)
     found = losses(method, w)
     found.values.sum().backward()
@@ -249,7 +249,7 @@ def test_gradients_flow_only_into_the_online_embeddings_of_examples_that_count(n
 @pytest.mark.parametrize("name", METHODS)
 def test_two_processes_with_half_a_batch_each_make_the_mean_of_all(name: str) -> None:
     method = METHODS[name]()
-    w = world(hidden=0.4, labelled_rows=15, after=method.push == "after")
+    w = world(hidden=0.4, labeled_rows=15, after=method.push == "after")
     whole = losses(method, w)
     halves = [losses(method, World(w.banks, w.batch.select(part))) for part in (slice(0, 2), slice(2, B))]
     total = sum(half.values.sum() for half in halves) / max(1, sum(int(half.counted.sum()) for half in halves))

@@ -38,7 +38,7 @@ def world(
     num_rows: int = 40,
     num_labels: int = 4,
     hidden: float = 0.0,
-    labelled_rows: int = 0,
+    labeled_rows: int = 0,
     guides: Sequence[str] = ("guide_a",),
     after: bool = False,
 ) -> World:
@@ -54,7 +54,7 @@ def world(
         "labels": torch.where(known, true, -1),
         "true_labels": true,
     }
-    banks = Banks(num_rows, sizes, num_labelled_rows=labelled_rows)
+    banks = Banks(num_rows, sizes, num_labeled_rows=labeled_rows)
     rows = None
     for part in [slice(0, pushed - B)] if after else [slice(0, pushed - B), slice(pushed - B, pushed)]:
         rows = banks.push_({n: c[part] for n, c in columns.items()}, **{n: w[part] for n, w in who.items()})

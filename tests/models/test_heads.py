@@ -53,8 +53,8 @@ def test_sizes_are_those_of_the_official_code() -> None:
     assert {key.split(".")[0] for key in MLP(coclr_layout(8)).state_dict()} == {"0", "2"}
 
 
-def test_linear_probe_normalises_then_standardises() -> None:
-    probe = Classifier(6, 3, normalise=True, batch_norm=True)
+def test_linear_probe_normalizes_then_standardizes() -> None:
+    probe = Classifier(6, 3, normalize=True, batch_norm=True)
     x = torch.randn(10, 6)
     units = torch.stack([row / row.norm() for row in x])
     linear = probe.mlp[0]

@@ -94,7 +94,7 @@ def test_a_deeper_network_is_not_cut_to_a_shallow_one(tmp_path: Path) -> None:
         load_encoder(tmp_path / "r101.pth")
 
 
-def test_torchvisions_kinetics_s3d_brings_its_eps_and_normalisation(tmp_path: Path) -> None:
+def test_torchvisions_kinetics_s3d_brings_its_eps_and_normalization(tmp_path: Path) -> None:
     net = torchvision_s3d().eval()
     torch.save(net.state_dict(), tmp_path / "s3d.pth")
     loaded = load_weights(tmp_path / "s3d.pth")

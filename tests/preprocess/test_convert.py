@@ -12,7 +12,7 @@ from covid_cmsf.clips.store_info import FlowInfo, StoreInfo
 from covid_cmsf.hashes import file_sha256
 from preprocess.convert import CHUNK, ClipFacts, StageError, convert, stored_size
 from preprocess.encoding import ClipWriter
-from preprocess.flow import FlowBackend, FlowParameters, make_flow, to_grey
+from preprocess.flow import FlowBackend, FlowParameters, make_flow, to_gray
 from tests.videos import moving_square, write_video
 
 BOUND = 20.0
@@ -43,7 +43,7 @@ def test_n_frames_give_n_minus_1_flows_also_across_chunks(tmp_path: Path, flow: 
         source = np.stack(list(video.frames()))
     with open_video(targets["rgb"]) as video:
         assert np.abs(np.stack(list(video.frames())).astype(float) - source).mean() < 4
-    expected = np.clip(flow(np.stack([to_grey(frame) for frame in source])), -BOUND, BOUND)
+    expected = np.clip(flow(np.stack([to_gray(frame) for frame in source])), -BOUND, BOUND)
     with open_video(targets["flow"]) as video:
         stored = decode_flow(unstack_components(video.read_luma(range(facts.num_flow))), BOUND)
     assert stored.shape == expected.shape
@@ -51,7 +51,7 @@ def test_n_frames_give_n_minus_1_flows_also_across_chunks(tmp_path: Path, flow: 
     def error(flow: np.ndarray) -> float:
         return float(np.hypot(*(flow - expected).transpose(1, 0, 2, 3)).mean())
 
-    # Closer to its own pair than no motion, exchanged axes or the neighbouring pair would be.
+    # Closer to its own pair than no motion, exchanged axes or the neighboring pair would be.
     others = (np.zeros_like(expected) + 20 / 255, stored[:, ::-1], np.roll(stored, 1, axis=0))
     assert error(stored) < 0.14
     assert all(error(stored) < error(other) - 0.004 for other in others), [error(other) for other in others]
@@ -175,7 +175,7 @@ def test_a_wrong_ending_does_not_matter(tmp_path: Path, flow: FlowBackend) -> No
     assert facts.num_frames == 4
 
 
-def test_the_writer_keeps_every_grey_level(tmp_path: Path) -> None:
+def test_the_writer_keeps_every_gray_level(tmp_path: Path) -> None:
     ramp = np.tile(np.arange(256, dtype=np.uint8), (64, 1))
     with ClipWriter(tmp_path / "a.mp4", fps=Fraction(25), width=256, height=64, crf=1, faithful=True) as writer:
         writer.write_luma(ramp)
@@ -197,8 +197,8 @@ def test_real_flow_comes_back_within_the_stated_error_and_size(tmp_path: Path, r
         targets = {name: tmp_path / f"{name}.mp4" for name in ("rgb", "flow")}
         facts = convert(path, targets, store_info(max_frames=12), decoder="av", flow=flow)
         with open_video(path) as video:
-            grey = np.stack([to_grey(frame) for frame, _ in zip(video.frames(), range(12), strict=False)])
-        expected = np.clip(flow(grey), -BOUND, BOUND)
+            gray = np.stack([to_gray(frame) for frame, _ in zip(video.frames(), range(12), strict=False)])
+        expected = np.clip(flow(gray), -BOUND, BOUND)
         with open_video(targets["flow"]) as video:
             stored = decode_flow(unstack_components(video.read_luma(range(facts.num_flow))), BOUND)
         errors.append(float(np.hypot(*(stored - expected).transpose(1, 0, 2, 3)).mean()))

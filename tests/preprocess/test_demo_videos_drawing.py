@@ -78,7 +78,7 @@ def test_mirroring_twice_and_turning_back_give_the_same_poses() -> None:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_a_mask_is_centred_smooth_and_within_its_sprite(kind: str) -> None:
+def test_a_mask_is_centered_smooth_and_within_its_sprite(kind: str) -> None:
     alpha = mask(KINDS[kind](np.random.default_rng(0)), 64)
     assert alpha.shape == (64, 64)
     assert alpha.min() == 0 and alpha.max() == 1
@@ -96,8 +96,8 @@ def test_a_body_is_drawn_where_its_pose_says_to_a_tenth_of_a_pixel() -> None:
     still = np.eye(2, 3)[None]
     frame = render(look, Shot(poses, np.zeros((0, 1, 4)), np.zeros((0, 2)), still))[0, ..., 0]
     rows, columns = np.indices(frame.shape)
-    centre = np.average(columns, weights=frame), np.average(rows, weights=frame)
-    np.testing.assert_allclose(centre, [31.5 + 0.25 * 24, 23.5 - 0.1 * 24], atol=0.1)
+    center = np.average(columns, weights=frame), np.average(rows, weights=frame)
+    np.testing.assert_allclose(center, [31.5 + 0.25 * 24, 23.5 - 0.1 * 24], atol=0.1)
 
 
 def test_placing_a_sprite_puts_its_middle_at_the_pose() -> None:
@@ -115,7 +115,7 @@ def test_composing_applies_the_first_map_first() -> None:
 
 
 @pytest.mark.parametrize("name", list(PATTERNS))
-def test_a_pattern_shows_both_colours_and_has_no_hard_edges(name: str) -> None:
+def test_a_pattern_shows_both_colors_and_has_no_hard_edges(name: str) -> None:
     pattern = PATTERNS[name](np.random.default_rng(0), 60, 90, 1.0)
     assert pattern.shape == (60, 90)
     assert 0 <= pattern.min() < 0.3 and 0.7 < pattern.max() <= 1
@@ -134,14 +134,14 @@ def test_a_coarse_pattern_has_longer_waves_than_a_fine_one() -> None:
 
 
 def test_clips_of_a_group_look_alike_and_groups_do_not() -> None:
-    colours = np.array(
+    colors = np.array(
         [
             [draw_clip(ClipName("Orbit", group, number), SETTINGS).mean((0, 1, 2)) for number in (1, 2, 3)]
             for group in range(1, 9)
         ]
     )  # (groups, clips, 3)
-    within = np.linalg.norm(colours - colours.mean(1, keepdims=True), axis=2).mean()
-    between = np.linalg.norm(colours.mean(1) - colours.mean((0, 1)), axis=1).mean()
+    within = np.linalg.norm(colors - colors.mean(1, keepdims=True), axis=2).mean()
+    between = np.linalg.norm(colors.mean(1) - colors.mean((0, 1)), axis=1).mean()
     assert within < 0.25 * between
 
 

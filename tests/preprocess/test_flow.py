@@ -1,6 +1,6 @@
 """The three TV-L1 backends: what they accept, that they agree, and that the flow is right.
 
-OpenCV's step sizes let rounding errors grow: with noise of a millionth of a grey level, the flow between two equal
+OpenCV's step sizes let rounding errors grow: with noise of a millionth of a gray level, the flow between two equal
 frames is 0.01 px on average and 0.7 px in places. So numba, which rounds like OpenCV, is compared exactly, and
 limits below that for torch would test chance.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from preprocess.flow import BACKENDS, FlowBackend, FlowParameters, choose_backend, make_flow, to_grey
+from preprocess.flow import BACKENDS, FlowBackend, FlowParameters, choose_backend, make_flow, to_gray
 from preprocess.flow.frames import level_sizes
 from tests.preprocess.test_flow_kernels import texture
 
@@ -179,8 +179,8 @@ def test_one_frame_gives_no_flow(flow: FlowBackend) -> None:
 @pytest.mark.parametrize(
     ("frames", "message"),
     [
-        (np.zeros((2, 20, 30), np.float32), r"grey uint8 frames \(N \+ 1, H, W\).*float32"),
-        (np.zeros((2, 20, 30, 3), np.uint8), r"to_grey.*\(2, 20, 30, 3\)"),
+        (np.zeros((2, 20, 30), np.float32), r"gray uint8 frames \(N \+ 1, H, W\).*float32"),
+        (np.zeros((2, 20, 30, 3), np.uint8), r"to_gray.*\(2, 20, 30, 3\)"),
         (np.zeros((20, 30), np.uint8), r"\(20, 30\)"),
         (np.zeros((0, 20, 30), np.uint8), "no frame"),
         (np.zeros((2, 2, 30), np.uint8), "at least 3 x 3"),
@@ -198,13 +198,13 @@ def test_frames_need_not_be_contiguous(flow: FlowBackend) -> None:
     assert np.array_equal(flow(wide[:, ::2, ::2]), flow(clip))
 
 
-def test_grey_is_opencvs() -> None:
+def test_gray_is_opencvs() -> None:
     rgb = np.random.default_rng(0).integers(0, 256, (2, 3, 8, 9, 3), dtype=np.uint8)
     expected = [[cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) for image in clip] for clip in rgb]
-    assert np.array_equal(to_grey(rgb), expected)
-    assert to_grey(rgb[:0]).shape == (0, 3, 8, 9)
+    assert np.array_equal(to_gray(rgb), expected)
+    assert to_gray(rgb[:0]).shape == (0, 3, 8, 9)
     with pytest.raises(ValueError, match="uint8 RGB"):
-        to_grey(rgb[..., 0])
+        to_gray(rgb[..., 0])
 
 
 def test_unknown_backend_lists_the_choices() -> None:

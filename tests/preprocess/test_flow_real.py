@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from covid_cmsf.clips.decoders import open_video
-from preprocess.flow import make_flow, to_grey
+from preprocess.flow import make_flow, to_gray
 from tests.preprocess.test_flow import distance, smooth_flow, warped_pair
 
 pytestmark = pytest.mark.real
-CENTRE = np.s_[..., 60:180, 80:240]  # a quarter of a frame of UCF-101, to save time
+CENTER = np.s_[..., 60:180, 80:240]  # a quarter of a frame of UCF-101, to save time
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def pairs(real_videos: Path) -> np.ndarray:
         with open_video(video) as reader:
             frames = list(reader.frames())
         middle = len(frames) // 2
-        result.append(to_grey(np.stack(frames[middle : middle + 2])))
+        result.append(to_gray(np.stack(frames[middle : middle + 2])))
     assert result, f"no class in {real_videos}"
     return np.stack(result)
 
@@ -48,8 +48,8 @@ def test_known_flow_of_real_frames_is_found_as_well_as_by_opencv(backend: str, p
     ours, opencv = make_flow(backend), make_flow("opencv")
     errors = []
     for pair in pairs:
-        warped = np.ascontiguousarray(warped_pair(pair[1], truth)[CENTRE])
-        errors.append([distance(flow(warped)[0], truth[CENTRE]) for flow in (ours, opencv)])
+        warped = np.ascontiguousarray(warped_pair(pair[1], truth)[CENTER])
+        errors.append([distance(flow(warped)[0], truth[CENTER]) for flow in (ours, opencv)])
     mean, reference = np.mean(errors, axis=0)
     assert reference < 1.0
     assert mean < 1.01 * reference + 0.001

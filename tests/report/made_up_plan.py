@@ -148,7 +148,7 @@ def finish_stage(stage: Stage, sizes: dict[str, int]) -> None:
 
 
 def make_image_run(root: Path) -> Path:
-    """The folder of a run on images of which two fifths are labelled wrongly, with features; returns it."""
+    """The folder of a run on images of which two fifths are labeled wrongly, with features; returns it."""
     images = make_image_folder(root / "set", train=20, test=6)
     run = root / "run"
     run.mkdir()

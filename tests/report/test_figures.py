@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from covid_cmsf.cli.app import app
 from covid_cmsf.report.noise_curves import read_points, stage_folders
-from covid_cmsf.report.noisy_neighbours import gallery_rows
+from covid_cmsf.report.noisy_neighbors import gallery_rows
 from tests.pictures import make_image_folder
 
 N, D = 90, 6
@@ -102,7 +102,7 @@ def test_the_gallery_of_a_run_is_drawn_from_its_files(tmp_path: Path) -> None:
     steps = [
         ["train", tmp_path / "run.yaml", "--out", run],
         ["extract", run / "checkpoints" / "last.pt", root, "--out", run / "features.safetensors", "--workers", 0],
-        ["figures", "neighbours", run, "--number", 4, "--out", out],
+        ["figures", "neighbors", run, "--number", 4, "--out", out],
     ]
     for words in steps:
         done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)

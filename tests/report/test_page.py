@@ -13,14 +13,14 @@ from covid_cmsf.report.options import Options
 from covid_cmsf.report.serving import address_of, start_server
 from tests.report.made_up_plan import ODD, make_plan
 
-SECTIONS = ("overview", "comparison", "curves", "neighbours", "map", "errors", "data", "provenance")
+SECTIONS = ("overview", "comparison", "curves", "neighbors", "map", "errors", "data", "provenance")
 
 
 @pytest.fixture(scope="module")
 def written(plan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of the finished plan."""
     out = tmp_path_factory.mktemp("page") / "report"
-    Report([plan], out, Options(num_queries=16, num_neighbours=4)).write(figures=False)
+    Report([plan], out, Options(num_queries=16, num_neighbors=4)).write(figures=False)
     return out
 
 
@@ -101,7 +101,7 @@ def test_every_section_is_drawn_without_a_word_of_complaint(written: Path, open_
 def test_names_are_shown_as_they_are_and_nothing_in_them_runs(written: Path, open_page: Any) -> None:
     opened = open_page(written)
     opened.see_all()
-    names = opened.report("[...document.querySelectorAll('#neighbours .class-name')].map((one) => one.textContent)")
+    names = opened.report("[...document.querySelectorAll('#neighbors .class-name')].map((one) => one.textContent)")
     assert set(names) <= set(ODD) and len(set(names)) > 1
     assert opened.report("document.querySelectorAll('main b b, main script').length") == 0
     ticks = opened.page.locator("#errors .chart[data-chart=confusion] .ytick").all_text_contents()
@@ -111,40 +111,40 @@ def test_names_are_shown_as_they_are_and_nothing_in_them_runs(written: Path, ope
 def test_filters_of_the_gallery_leave_the_right_queries(written: Path, open_page: Any) -> None:
     opened = open_page(written)
     page = opened.page
-    page.wait_for_selector("#neighbours .query")
-    count = page.locator("#neighbours .count")
+    page.wait_for_selector("#neighbors .query")
+    count = page.locator("#neighbors .count")
     assert count.inner_text() == "16 queries"
-    opened.choose("neighbours", "Class", "1")
-    classes = opened.report("[...document.querySelectorAll('#neighbours .query')].map((one) => one.dataset.class)")
+    opened.choose("neighbors", "Class", "1")
+    classes = opened.report("[...document.querySelectorAll('#neighbors .query')].map((one) => one.dataset.class)")
     assert classes and set(classes) == {"1"} and count.inner_text() != "16 queries"
-    opened.choose("neighbours", "Class", "")
+    opened.choose("neighbors", "Class", "")
     seen = 0
     for outcome in ("improved", "hurt", "right", "wrong"):
-        opened.choose("neighbours", "Outcome", outcome)
-        kinds = opened.report("[...document.querySelectorAll('#neighbours .query')].map((one) => one.dataset.outcome)")
+        opened.choose("neighbors", "Outcome", outcome)
+        kinds = opened.report("[...document.querySelectorAll('#neighbors .query')].map((one) => one.dataset.outcome)")
         assert set(kinds) <= {outcome}
         seen += int(count.inner_text().split()[0])
     assert seen == 16
-    opened.choose("neighbours", "Outcome", "")
+    opened.choose("neighbors", "Outcome", "")
     page.get_by_role("button", name="a random query").click()
     assert count.inner_text() == "1 query"
     page.get_by_role("button", name="all queries").click()
-    assert page.locator("#neighbours .query").first.locator(".found").count() == 2
+    assert page.locator("#neighbors .query").first.locator(".found").count() == 2
     page.get_by_label("controls and baselines").check()
-    assert page.locator("#neighbours .query").first.locator(".found").count() == 3
-    opened.choose("neighbours", "Networks", "flow")
-    stages = opened.report("[...document.querySelectorAll('#neighbours .found')].map((one) => one.dataset.stage)")
+    assert page.locator("#neighbors .query").first.locator(".found").count() == 3
+    opened.choose("neighbors", "Networks", "flow")
+    stages = opened.report("[...document.querySelectorAll('#neighbors .found')].map((one) => one.dataset.stage)")
     assert set(stages) == {"infonce-flow", "cmsf-flow-1", "msf-flow"}
-    page.locator("#neighbours input[type=search]").fill("v00000")
-    page.locator("#neighbours input[type=search]").press("Enter")
+    page.locator("#neighbors input[type=search]").fill("v00000")
+    page.locator("#neighbors input[type=search]").press("Enter")
     assert int(count.inner_text().split()[0]) <= 1
 
 
 def test_frames_are_green_or_red_by_the_true_class(written: Path, open_page: Any) -> None:
     opened = open_page(written)
-    opened.page.wait_for_selector("#neighbours .query")
+    opened.page.wait_for_selector("#neighbors .query")
     pairs = opened.report(
-        """[...document.querySelectorAll('#neighbours .query')].flatMap((card) => {
+        """[...document.querySelectorAll('#neighbors .query')].flatMap((card) => {
           const own = card.querySelector('.asked .class-name').textContent;
           return [...card.querySelectorAll('.found .clip')].map((clip) => [
             clip.querySelector('.class-name').textContent === own, clip.classList.contains('right'),
@@ -179,11 +179,11 @@ def test_the_numbers_of_the_page_are_those_of_the_table(written: Path, plan: Pat
 
 def test_clips_can_be_stopped_and_stand_still_where_the_system_says_so(written: Path, open_page: Any) -> None:
     opened = open_page(written)
-    opened.page.wait_for_selector("#neighbours .query img.loop")
-    query = opened.page.locator("#neighbours .query").first
+    opened.page.wait_for_selector("#neighbors .query img.loop")
+    query = opened.page.locator("#neighbors .query").first
     query.scroll_into_view_if_needed()
     loops, stills = query.locator("img.loop"), query.locator("canvas.still")
-    of_query = "document.querySelector('#neighbours .query').querySelectorAll('img.loop')"
+    of_query = "document.querySelector('#neighbors .query').querySelectorAll('img.loop')"
     opened.page.wait_for_function(f"() => [...{of_query}].every((one) => one.complete && one.naturalWidth)")
     shown = loops.count()
     opened.page.get_by_label("Stop the clips").click()
@@ -192,8 +192,8 @@ def test_clips_can_be_stopped_and_stand_still_where_the_system_says_so(written: 
     opened.page.get_by_label("Let the clips run").click()
     assert (loops.count(), stills.count()) == (shown, 0)
     quiet = open_page(written, reduced_motion="reduce")
-    quiet.page.locator("#neighbours").scroll_into_view_if_needed()
-    quiet.page.wait_for_selector("#neighbours .query canvas.still")
+    quiet.page.locator("#neighbors").scroll_into_view_if_needed()
+    quiet.page.wait_for_selector("#neighbors .query canvas.still")
 
 
 def test_chips_switch_curves_off_and_hover_shows_the_clip(written: Path, open_page: Any) -> None:
@@ -242,7 +242,7 @@ def test_a_run_without_results_says_what_is_missing(plan: Path, tmp_path: Path, 
     Report([tmp_path / "run"], tmp_path / "report", Options(clips="/gone")).write(figures=False)
     opened = open_page(tmp_path / "report")
     opened.see_all()
-    for section in ("overview", "neighbours", "map", "errors"):
+    for section in ("overview", "neighbors", "map", "errors"):
         assert "covid-cmsf extract" in opened.page.locator(f"#{section} .missing").inner_text()
     assert "--clips" in opened.page.locator("#data .missing").inner_text()
     assert opened.page.locator("#curves .chart").count() > 0
@@ -256,21 +256,21 @@ def test_a_followed_report_is_refreshed_and_keeps_filters_and_place(plan: Path, 
     server = start_server(tmp_path / "report", 0)
     try:
         opened = open_page(address_of(server))
-        opened.page.wait_for_selector("#neighbours .query")
+        opened.page.wait_for_selector("#neighbors .query")
         opened.see_all()
-        opened.choose("neighbours", "Class", "1")
-        opened.page.evaluate("document.getElementById('neighbours').scrollIntoView()")
+        opened.choose("neighbors", "Class", "1")
+        opened.page.evaluate("document.getElementById('neighbors').scrollIntoView()")
         opened.page.wait_for_timeout(300)
-        place = opened.report("document.getElementById('neighbours').getBoundingClientRect().top")
+        place = opened.report("document.getElementById('neighbors').getBoundingClientRect().top")
         with (copy / "cmsf-rgb-1" / "metrics.jsonl").open("a") as file:
             file.write('{"step": 999, "epoch": 2, "loss": 0.01}\n')
         report.write(live=0.3, figures=False)
         newest = "() => Report.data.report.curves.lines.some((line) => line.curve.step.includes(999))"
         opened.page.wait_for_function(newest, timeout=15000)
         opened.page.wait_for_timeout(300)
-        classes = opened.report("[...document.querySelectorAll('#neighbours .query')].map((one) => one.dataset.class)")
+        classes = opened.report("[...document.querySelectorAll('#neighbors .query')].map((one) => one.dataset.class)")
         assert classes and set(classes) == {"1"}
-        now = opened.report("document.getElementById('neighbours').getBoundingClientRect().top")
+        now = opened.report("document.getElementById('neighbors').getBoundingClientRect().top")
         assert now == pytest.approx(place, abs=40)
         opened.page.evaluate("document.getElementById('curves').scrollIntoView()")
         opened.page.wait_for_function(

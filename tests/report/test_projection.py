@@ -16,11 +16,11 @@ from covid_cmsf.report.projection import has_umap, principal_components, umap_pl
 def test_principal_components_are_those_of_a_decomposition(shape: tuple[int, int]) -> None:
     rows = torch.randn(shape, generator=torch.Generator().manual_seed(3))
     places, shares = principal_components(rows)
-    centred = rows.numpy().astype(np.float64) - rows.numpy().mean(0)
-    _, values, directions = np.linalg.svd(centred, full_matrices=False)
+    centered = rows.numpy().astype(np.float64) - rows.numpy().mean(0)
+    _, values, directions = np.linalg.svd(centered, full_matrices=False)
     for axis in range(2):
         direction = directions[axis] * np.sign(directions[axis][np.abs(directions[axis]).argmax()])
-        assert places[:, axis].numpy() == pytest.approx(centred @ direction, abs=1e-4)
+        assert places[:, axis].numpy() == pytest.approx(centered @ direction, abs=1e-4)
         assert shares[axis] == pytest.approx(values[axis] ** 2 / (values**2).sum(), abs=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Neighbours as the table measured them, the choice of queries, and the stages of a plan on one list of videos."""
+"""Neighbors as the table measured them, the choice of queries, and the stages of a plan on one list of videos."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_hits_of_single_queries_add_up_to_the_recall_of_the_table(protocol: str,
     assert ranking.r1 == result.recall[1]
 
 
-def test_neighbours_are_those_of_a_slow_search() -> None:
+def test_neighbors_are_those_of_a_slow_search() -> None:
     features = made_up_features(3, 6, noise=2.0)
     ranking = rank_queries(features)
     parts, labels = features.videos.parts, features.videos.labels.tolist()
@@ -75,10 +75,10 @@ def rank(stage: StageFolder):  # type: ignore[no-untyped-def]
 
 def test_stages_are_put_on_one_list_of_videos(plan: Path) -> None:
     stages = read_folder(plan, "plan").first.stages
-    series, notes = make_series(stages, rank, num_shown=7, num_neighbours=3)
+    series, notes = make_series(stages, rank, num_shown=7, num_neighbors=3)
     assert series is not None and not notes
     assert [stage.kind for stage, _ in series.stages] == ["start"] * 2 + ["round"] * 2 + ["control"] * 2
-    values, found = series.values(), series.neighbours()
+    values, found = series.values(), series.neighbors()
     assert len(values["shown"]) == 7 and len(values["labels"]) == len(values["ids"]) == len(set(values["ids"]))
     for number, (stage, _) in enumerate(series.stages):
         assert stage.features is not None
@@ -111,23 +111,23 @@ def test_a_stage_that_lacks_a_video_says_so_by_none(plan: Path, tmp_path: Path) 
     (tmp_path / stages[2].name).mkdir()
     save_features(tmp_path / stages[2].name / "features.safetensors", fewer)
     other = replace(stages[2], folder=tmp_path / stages[2].name, retrieval={}, result={})
-    series, _ = make_series([stages[0], other], rank, num_shown=99, num_neighbours=2)
+    series, _ = make_series([stages[0], other], rank, num_shown=99, num_neighbors=2)
     assert series is not None
     place = series.ids.index(features.videos.ids[gone])
     assert series.values()["stages"][1]["first_right"][place] is None and series.maps()[1]["pca_x"][place] is None
     shown = series.shown.index(place)
-    assert series.neighbours()[1]["found"][2 * shown : 2 * shown + 2] == [-1, -1]
+    assert series.neighbors()[1]["found"][2 * shown : 2 * shown + 2] == [-1, -1]
 
 
 def test_features_that_are_not_those_of_the_table_are_noted(plan: Path) -> None:
     stage = read_folder(plan, "plan").first.stages[0]
     wrong = replace(stage, retrieval={**stage.retrieval, "recall": {"1": 12.5}})
-    _, notes = make_series([wrong], rank, num_shown=3, num_neighbours=2)
+    _, notes = make_series([wrong], rank, num_shown=3, num_neighbors=2)
     assert len(notes) == 1 and "its result says 12.50" in notes[0]
 
 
 def test_features_that_cannot_be_ranked_are_noted(plan: Path, tmp_path: Path) -> None:
     stage = read_folder(plan, "plan").first.stages[0]
     (tmp_path / "features.safetensors").write_bytes(b"short")
-    series, notes = make_series([replace(stage, folder=tmp_path)], rank, num_shown=3, num_neighbours=2)
+    series, notes = make_series([replace(stage, folder=tmp_path)], rank, num_shown=3, num_neighbors=2)
     assert series is None and "truncated" in notes[0]

@@ -65,7 +65,7 @@ def test_commands_are_as_one_would_type_them() -> None:
 
 def test_the_command_writes_a_folder_that_holds_everything(plan: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
-    words = ["report", str(plan), "--out", str(out), "--queries", "5", "--neighbours", "3"]
+    words = ["report", str(plan), "--out", str(out), "--queries", "5", "--neighbors", "3"]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0 and "index.html" in done.output and "note" not in done.output
     assert read_mark(out)["of"] == [str(plan)]
@@ -180,7 +180,7 @@ def test_a_served_report_follows_its_files(plan: Path, tmp_path: Path) -> None:
 
 def test_images_have_the_gallery_of_figure_2(tmp_path: Path) -> None:
     run = make_image_run(tmp_path)
-    Report([run], tmp_path / "report", Options(num_queries=6, num_neighbours=3)).write(figures=False)
+    Report([run], tmp_path / "report", Options(num_queries=6, num_neighbors=3)).write(figures=False)
     report = values_in(tmp_path / "report" / "data" / "report.js")
     assert isinstance(report, dict) and not report["notes"] and report["data"][0]["still"]
     gallery = report["noisy"][0]

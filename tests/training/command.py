@@ -1,4 +1,4 @@
-"""`covid-cmsf` as processes of their own, which can be signalled and killed.
+"""`covid-cmsf` as processes of their own, which can be signaled and killed.
 
 They are forked from a server that has imported everything already, for importing takes longer than these runs.
 """

@@ -14,8 +14,8 @@ from tests.training.runs import settings
 from tests.training.toy import add_toy, remove_toy
 from tests.videos import make_ucf
 
-# Enough that embeddings of different videos are not all but the same, so that neighbours are not chosen by rounding.
-TRAINED: dict[str, Any] = {"optimiser": {"lr": 0.01}, "schedule": {"epochs": 3}}
+# Enough that embeddings of different videos are not all but the same, so that neighbors are not chosen by rounding.
+TRAINED: dict[str, Any] = {"optimizer": {"lr": 0.01}, "schedule": {"epochs": 3}}
 
 
 @pytest.fixture(scope="package", autouse=True)

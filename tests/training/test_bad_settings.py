@@ -39,15 +39,15 @@ CMSF = {"name": "cmsf", "bank_rows": 16}
         ({"method": {**CMSF, "head": {"reuse": True}}, "guides": [GUIDE]}, "reuse takes the projector of `init`"),
         ({"method": {**CMSF, "k": 0}, "guides": [GUIDE]}, "method.k = 0"),
         ({"method": {"name": "infonce", "bank_rows": 3}}, "method.bank_rows 3 cannot hold a batch of 4"),
-        ({"guides": [{**GUIDE, "centre": True}], "method": CMSF}, "guides.0: centre needs cache"),
+        ({"guides": [{**GUIDE, "center": True}], "method": CMSF}, "guides.0: center needs cache"),
         (
             {"guides": [{**GUIDE, "modality": "depth"}], "method": CMSF},
             "unknown modality 'depth'; choose from rgb, flow",
         ),
         ({"modality": "audio"}, "modality = 'audio': unknown modality 'audio'; choose from rgb, flow, rgbdiff, frame"),
         ({"batch_norm": {"groups": 3}}, "batch_size 4 cannot be cut into 3 equal groups"),
-        ({"optimiser": {"momentum": 0.9}}, "unknown key 'optimiser.momentum'; did you mean 'sgd_momentum'?"),
-        ({"optimiser": {"lr": -1}}, "optimiser.lr = -1"),
+        ({"optimizer": {"momentum": 0.9}}, "unknown key 'optimizer.momentum'; did you mean 'sgd_momentum'?"),
+        ({"optimizer": {"lr": -1}}, "optimizer.lr = -1"),
         ({"precision": "fp8"}, "precision = 'fp8': input should be 'fp32', 'bf16' or 'fp16'"),
     ],
 )
@@ -64,7 +64,7 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], words:
         ({"split": "9"}, "no split '9'; there are 1, 2, 3"),
         ({"part": "val"}, "no video is in part 'val' of split '1'; parts are test, train"),
         ({"batch_size": 22, "method": {"name": "xent"}}, "21 videos do not fill one batch of 22"),
-        ({"optimiser": {"accumulate": 6}}, "an epoch has 5 batches, and optimiser.accumulate wants 6"),
+        ({"optimizer": {"accumulate": 6}}, "an epoch has 5 batches, and optimizer.accumulate wants 6"),
         ({"runtime": {"device": "gpu"}}, "unknown device 'gpu'; for example auto, cpu, cuda"),
         ({"views": {"size": 8}, "encoder": "s3d_tiny"}, "too small for s3d_tiny"),
     ],
@@ -78,10 +78,10 @@ def test_settings_that_do_not_fit_the_data_are_refused(
 
 
 @pytest.fixture
-def unlabelled(clips: Path, tmp_path: Path) -> Path:
+def unlabeled(clips: Path, tmp_path: Path) -> Path:
     """The same clips, as if nobody knew what they show."""
-    shutil.copytree(clips, tmp_path / "unlabelled")
-    path = tmp_path / "unlabelled" / "manifest.csv"
+    shutil.copytree(clips, tmp_path / "unlabeled")
+    path = tmp_path / "unlabeled" / "manifest.csv"
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     with path.open("w", newline="") as file:
@@ -92,21 +92,21 @@ def unlabelled(clips: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("method", ["ubernce", "supcon", "protonw", "frzproto", "xent"])
-def test_methods_that_learn_from_labels_need_some(method: str, unlabelled: Path) -> None:
+def test_methods_that_learn_from_labels_need_some(method: str, unlabeled: Path) -> None:
     with processes("cpu") as alone, pytest.raises(ValueError, match=f"{method} learns from labels, and .* has none"):
         rows = {} if method in ("frzproto", "xent") else {"bank_rows": 16}
-        build_parts(settings(unlabelled, method={"name": method, **rows}), alone)
+        build_parts(settings(unlabeled, method={"name": method, **rows}), alone)
 
 
 @pytest.mark.parametrize("constraint", ["label", "two_bank"])
-def test_label_constraints_need_labels(constraint: str, unlabelled: Path) -> None:
+def test_label_constraints_need_labels(constraint: str, unlabeled: Path) -> None:
     with processes("cpu") as alone, pytest.raises(ValueError, match="cmsf learns from labels"):
-        build_parts(settings(unlabelled, method={**CMSF, "constraint": constraint}), alone)
+        build_parts(settings(unlabeled, method={**CMSF, "constraint": constraint}), alone)
 
 
 @pytest.mark.parametrize("method", ["infonce", "msf", "byol_asym"])
-def test_other_methods_do_without_labels(method: str, unlabelled: Path, tmp_path: Path) -> None:
-    chosen = settings(unlabelled, method={"name": method, "bank_rows": 16}, schedule={"epochs": 1})
+def test_other_methods_do_without_labels(method: str, unlabeled: Path, tmp_path: Path) -> None:
+    chosen = settings(unlabeled, method={"name": method, "bank_rows": 16}, schedule={"epochs": 1})
     assert run_training(chosen, tmp_path / method) == "finished"
 
 

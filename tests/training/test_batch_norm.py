@@ -21,7 +21,7 @@ def network(*, batch_norm: bool) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def normalised(values: torch.Tensor) -> torch.Tensor:
+def normalized(values: torch.Tensor) -> torch.Tensor:
     return (values - values.mean(0)) / (values.var(0, unbiased=False) + 1e-5).sqrt()
 
 
@@ -35,7 +35,7 @@ def targets(module: nn.Module, view: torch.Tensor, *, groups: int, shuffle: bool
 def test_every_group_has_statistics_of_its_own(groups: int) -> None:
     view, module = torch.randn(8, 2, 3), network(batch_norm=True)
     raw = module[1](view.flatten(1))  # type: ignore[index]
-    expected = torch.cat([normalised(part) for part in raw.chunk(groups)])
+    expected = torch.cat([normalized(part) for part in raw.chunk(groups)])
     assert torch.allclose(in_groups(module, view, groups), expected, atol=1e-5)
 
 
@@ -52,7 +52,7 @@ def test_shuffled_targets_have_the_statistics_of_other_examples() -> None:
     order = torch.randperm(8, generator=torch.Generator().manual_seed(3)).tolist()
     expected = torch.empty(8, 5)
     for half in (order[:4], order[4:]):
-        expected[half] = normalised(raw[half])
+        expected[half] = normalized(raw[half])
     found = targets(module, view, groups=2, shuffle=True, seed=3)
     assert torch.allclose(found, expected, atol=1e-5)
     assert not torch.allclose(found, targets(module, view, groups=2, shuffle=False), atol=1e-2)

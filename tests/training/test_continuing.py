@@ -46,18 +46,18 @@ def test_differences_name_keys_and_values() -> None:
 
 def test_changed_settings_are_refused_with_a_readable_difference(stopped: Path, clips: Path) -> None:
     before = contents(stopped)
-    changed = settings(clips, optimiser={"lr": 0.5}, method={"name": "infonce", "bank_rows": 16, "temperature": 0.2})
+    changed = settings(clips, optimizer={"lr": 0.5}, method={"name": "infonce", "bank_rows": 16, "temperature": 0.2})
     with pytest.raises(ValueError, match="holds a run with other settings") as caught:
         run_training(changed, stopped)
     lines = str(caught.value).splitlines()
-    assert "  method.temperature: 0.07 -> 0.2" in lines and "  optimiser.lr: 0.001 -> 0.5" in lines
+    assert "  method.temperature: 0.07 -> 0.2" in lines and "  optimizer.lr: 0.001 -> 0.5" in lines
     assert len(lines) == 4 and "--accept-changes" in lines[-1]
     assert contents(stopped) == before
 
 
 def test_a_changed_config_in_the_folder_itself_is_refused_too(stopped: Path) -> None:
     values = yaml.safe_load((stopped / "config.yaml").read_text())
-    values["optimiser"]["weight_decay"] = 0.25
+    values["optimizer"]["weight_decay"] = 0.25
     (stopped / "config.yaml").write_text(yaml.safe_dump(values))
     result = train(stopped)
     assert isinstance(result.exception, ValueError) and "weight_decay: 1e-05 -> 0.25" in str(result.exception)
@@ -72,14 +72,14 @@ def test_what_alters_speed_alone_may_change(stopped: Path, clips: Path, tmp_path
 
 def test_accepted_changes_are_really_used(stopped: Path, clips: Path, tmp_path: Path) -> None:
     shutil.copytree(stopped, tmp_path / "other", symlinks=True)
-    changed = settings(clips, optimiser={"lr": 1e-12, "weight_decay": 0.0})
+    changed = settings(clips, optimizer={"lr": 1e-12, "weight_decay": 0.0})
     before = torch.load(stopped / "checkpoints" / "last.pt", weights_only=True)["state"]
     assert run_training(changed, stopped, accept_changes=True) == "finished"
     values = torch.load(stopped / "checkpoints" / "last.pt", weights_only=True)
     weight = "online.encoder.trunk.0.weight"
     assert torch.allclose(values["state"][weight], before[weight], atol=1e-9)
-    assert values["optimiser"]["param_groups"][0]["weight_decay"] == 0
-    assert yaml.safe_load((stopped / "config.yaml").read_text())["optimiser"]["lr"] == 1e-12
+    assert values["optimizer"]["param_groups"][0]["weight_decay"] == 0
+    assert yaml.safe_load((stopped / "config.yaml").read_text())["optimizer"]["lr"] == 1e-12
     assert run_training(settings(clips), tmp_path / "other") == "finished"
     after = torch.load(tmp_path / "other" / "checkpoints" / "last.pt", weights_only=True)["state"]
     assert not torch.allclose(after[weight], before[weight], atol=1e-6)

@@ -21,7 +21,7 @@ def listing(folder: Path) -> dict[str, int]:
 def test_it_prints_the_plan_and_leaves_nothing_behind(
     clips: Path, flow_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guides = [{"weights": str(flow_weights), "modality": "flow", "cache": "views", "centre": True}]
+    guides = [{"weights": str(flow_weights), "modality": "flow", "cache": "views", "center": True}]
     chosen = settings(clips, method={"name": "cmsf", "bank_rows": 16}, guides=guides)
     config = write_settings(chosen, tmp_path / "run.yaml")
     monkeypatch.chdir(tmp_path)
@@ -39,7 +39,7 @@ CASES: list[dict[str, Any]] = [
     {},
     {"method": {"name": "coclr", "bank_rows": 16}},  # its first step comes when the bank is full
     {"method": {"name": "xent"}},
-    {"optimiser": {"accumulate": 5}},
+    {"optimizer": {"accumulate": 5}},
     {"batch_size": 21, "method": {"name": "byol_asym", "bank_rows": 21}},  # an epoch of a single step
 ]
 

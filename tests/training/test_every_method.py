@@ -80,7 +80,7 @@ def test_every_method_trains_from_the_command_line(
 GUIDES: dict[str, list[dict[str, Any]]] = {
     "none": [{}],
     "views": [{"cache": "views", "cached_views": 2}],
-    "mean_centre": [{"cache": "mean", "cached_views": 2, "centre": True}],
+    "mean_center": [{"cache": "mean", "cached_views": 2, "center": True}],
     "encoder": [{"layer": "encoder"}],
     "target_part": [{"part": "target"}],
     "image": [{"modality": "frame", "layer": "encoder"}],

@@ -35,7 +35,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_can_be_replayed(
     if name == "coclr":
         changes = {**changes, "guides": [{"weights": str(flow_weights), "modality": "flow"}]}
     with pytest.raises(NonFiniteLoss, match="covid-cmsf replay .*failed-step-.*Videos in the batch: .*v_") as caught:
-        run_training(settings(clips, optimiser=WILD, **changes), tmp_path / "run")
+        run_training(settings(clips, optimizer=WILD, **changes), tmp_path / "run")
     (file,) = (tmp_path / "run").glob("failed-step-*.pt")
     assert str(file) in str(caught.value)
     found = replay(file)
@@ -45,7 +45,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_can_be_replayed(
 
 
 def test_the_command_ends_with_1_and_replay_shows_where_it_went_wrong(clips: Path, tmp_path: Path) -> None:
-    config = write_settings(settings(clips, optimiser=WILD), tmp_path / "run.yaml")
+    config = write_settings(settings(clips, optimizer=WILD), tmp_path / "run.yaml")
     command = Command("train", config, "--out", tmp_path / "run", log=tmp_path / "log")
     assert command.end() == 1, command.said()
     assert "error: NonFiniteLoss: the loss of step" in command.said() and "Traceback" not in command.said()
@@ -62,7 +62,7 @@ def test_the_last_good_checkpoint_is_left_alone(clips: Path, tmp_path: Path, mon
         run_training(settings(clips), tmp_path / "run")
     before = {path: path.read_bytes() for path in (tmp_path / "run" / "checkpoints").iterdir()}
     with pytest.raises(NonFiniteLoss):
-        run_training(settings(clips, optimiser=WILD), tmp_path / "run", accept_changes=True)
+        run_training(settings(clips, optimizer=WILD), tmp_path / "run", accept_changes=True)
     assert {path: path.read_bytes() for path in (tmp_path / "run" / "checkpoints").iterdir()} == before
 
 
@@ -90,7 +90,7 @@ def test_no_checkpoint_is_written_of_weights_that_are_not_finite(
 
 def test_a_bad_input_is_named_as_such(clips: Path, tmp_path: Path) -> None:
     with pytest.raises(NonFiniteLoss):
-        run_training(settings(clips, optimiser=WILD), tmp_path / "run")
+        run_training(settings(clips, optimizer=WILD), tmp_path / "run")
     (file,) = (tmp_path / "run").glob("failed-step-*.pt")
     values = torch.load(file, weights_only=True)
     values["failed"]["view"][0, 0, 0, 0, 0] = torch.nan

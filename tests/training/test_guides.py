@@ -89,13 +89,13 @@ def test_the_hash_sees_every_tensor_and_its_name() -> None:
 def test_finished_views_equal_loops() -> None:
     views = F.normalize(torch.randn(3, 5, 4), dim=2)
     middle = sum(views[v, n] for v in range(3) for n in range(5)) / 15
-    centred = finished(views, mean=False, centre=True)
-    mean = finished(views, mean=True, centre=True)
+    centered = finished(views, mean=False, center=True)
+    mean = finished(views, mean=True, center=True)
     for n in range(5):
         for v in range(3):
-            assert torch.allclose(centred[v, n], F.normalize(views[v, n] - middle, dim=0), atol=1e-6)
+            assert torch.allclose(centered[v, n], F.normalize(views[v, n] - middle, dim=0), atol=1e-6)
         assert torch.allclose(mean[0, n], F.normalize(views[:, n].mean(0) - middle, dim=0), atol=1e-6)
-    assert torch.allclose(finished(views, mean=False, centre=False), views, atol=1e-6) and mean.shape == (1, 5, 4)
+    assert torch.allclose(finished(views, mean=False, center=False), views, atol=1e-6) and mean.shape == (1, 5, 4)
 
 
 def test_each_video_gets_one_of_its_own_views() -> None:
@@ -153,7 +153,7 @@ def test_videos_that_the_guide_cannot_see_do_not_shift_its_cache(
 def test_a_run_with_its_cache_already_there_is_the_same_run(
     clips: Path, flow_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = guided(clips, flow_weights, cache="mean", centre=True)
+    chosen = guided(clips, flow_weights, cache="mean", center=True)
     run_training(chosen, tmp_path / "one")
     (tmp_path / "two").mkdir()
     shutil.copy(tmp_path / "one" / "guide_flow.safetensors", tmp_path / "two")  # killed before its first checkpoint

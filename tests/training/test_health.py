@@ -62,8 +62,8 @@ def test_the_facts_of_a_bank_are_of_its_filled_rows() -> None:
     found = bank_facts(filled(rows, 100))
     assert found["bank_rows"] == 6
     assert found["embedding_std"] == pytest.approx(float(rows.std(0).mean()) * 2, rel=1e-5)
-    centred = (rows - rows.mean(0)).double()
-    shares = torch.linalg.svdvals(centred) ** 2
+    centered = (rows - rows.mean(0)).double()
+    shares = torch.linalg.svdvals(centered) ** 2
     shares = shares / shares.sum()
     assert found["effective_rank"] == pytest.approx(float(torch.exp(-(shares * shares.log()).sum())), rel=1e-4)
     assert bank_facts(filled(F.normalize(torch.randn(MAX_ROWS + 50, 2), dim=1), MAX_ROWS + 50))["effective_rank"] <= 2
@@ -72,7 +72,7 @@ def test_the_facts_of_a_bank_are_of_its_filled_rows() -> None:
 # BYOL without a slow target and with a high rate gives up direction after direction, while its loss falls.
 COLLAPSING: dict[str, Any] = {
     "method": {"name": "byol_asym", "bank_rows": 16, "ema_momentum": 0.0},
-    "optimiser": {"lr": 0.01},
+    "optimizer": {"lr": 0.01},
     "schedule": {"epochs": 8},
 }
 

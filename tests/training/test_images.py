@@ -24,7 +24,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "top-2": {"name": "cmsf", "constraint": "label", "k": 2, **BANK},
     "top-all": {"name": "cmsf", "constraint": "label", "k": "all", **BANK},
     "target out": {"name": "cmsf", "constraint": "label", "k": 2, "include_target": False, **BANK},
-    "two banks": {"name": "cmsf", "constraint": "two_bank", "k": 2, "labelled_rows": 16, **BANK},
+    "two banks": {"name": "cmsf", "constraint": "two_bank", "k": 2, "labeled_rows": 16, **BANK},
     "2Q": {"name": "cmsf_2q", "k": 2, **BANK},
     "KM": {"name": "cmsf_km", "k": 2, "num_clusters": 4, **BANK},
     "msf": {"name": "msf", "k": 2, **BANK},
@@ -51,7 +51,7 @@ def values(images: Path, **changes: Any) -> dict[str, Any]:
         "method": METHODS["top-2"],
         "views": {"frame_size": 16},
         "batch_size": 8,
-        "optimiser": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4},
+        "optimizer": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4},
         "schedule": {"epochs": 1, "kind": "cosine"},
         "watch": {"every": 1},
         "runtime": {"device": "cpu", "workers": 0, "threads": 1, "tensorboard": False},
@@ -159,7 +159,7 @@ def test_images_are_extracted_and_measured_like_videos(images: Path, tmp_path: P
         return done.output
 
     covid_cmsf("extract", checkpoint, images, "--out", features, "--workers", 0)
-    for command in (["linear"], ["linear", "--probe=compress"], ["knn", "--k=1", "--k=5", "--centre=none"]):
+    for command in (["linear"], ["linear", "--probe=compress"], ["knn", "--k=1", "--k=5", "--center=none"]):
         found = json.loads(covid_cmsf("evaluate", command[0], features, *command[1:], "--json"))
         top1 = found["top1"]["1"] if command[0] == "knn" else found["scores"]["top1"]
         assert top1 > 60, command

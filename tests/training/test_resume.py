@@ -28,7 +28,7 @@ def cases(flow_weights: Path) -> dict[str, dict[str, Any]]:
         "infonce": {},
         "cmsf_cached_views": {
             "method": {"name": "cmsf", "bank_rows": 16, "k": 2, "num_candidates": 4, "ema_schedule": "cosine"},
-            "guides": [{**guide, "cache": "views", "cached_views": 2, "centre": True}],
+            "guides": [{**guide, "cache": "views", "cached_views": 2, "center": True}],
         },
         "two_queues": {"method": {"name": "cmsf_2q", "bank_rows": 16, "k": 2, "num_candidates": 4}},
         "clusters": {"method": {"name": "cmsf_km", "bank_rows": 16, "k": 2, "num_clusters": 5}},
@@ -38,11 +38,11 @@ def cases(flow_weights: Path) -> dict[str, dict[str, Any]]:
         },
         "msf_sgd_cosine_warmup_accumulate": {
             "method": {"name": "msf", "bank_rows": 16, "k": 3, "start_rows": 6},
-            "optimiser": sgd,
+            "optimizer": sgd,
             "schedule": {"epochs": 2, "kind": "cosine", "per": "step", "warmup_epochs": 0.5},
         },
         "two_bank": {
-            "method": {"name": "cmsf", "constraint": "two_bank", "bank_rows": 16, "labelled_rows": 8, "k": 2},
+            "method": {"name": "cmsf", "constraint": "two_bank", "bank_rows": 16, "labeled_rows": 8, "k": 2},
             "labels": {"share": 0.5},
         },
         "shuffled_groups": {"batch_norm": {"groups": 2, "shuffle": True}},
@@ -70,7 +70,7 @@ def test_the_comparison_sees_a_single_bit(clips: Path, tmp_path: Path) -> None:
     chosen = settings(clips, schedule={"epochs": 1})
     run_training(chosen, tmp_path / "one")
     places = result(tmp_path / "one")
-    for part in ("state.online.encoder", "state.target.projector", "state.banks.everyone.column_target", "optimiser."):
+    for part in ("state.online.encoder", "state.target.projector", "state.banks.everyone.column_target", "optimizer."):
         assert any(key.startswith(part) for key in places), part
     for place in ("state.banks.everyone.num_pushed.", "generator.", "random.0.torch.", "progress.step."):
         assert place in places

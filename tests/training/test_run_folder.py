@@ -16,7 +16,7 @@ from tests.training.runs import finish, settings, stop_at
 
 
 def test_the_resolved_settings_can_be_read_back(clips: Path, tmp_path: Path) -> None:
-    chosen = settings(clips, method={"name": "msf", "bank_rows": 16, "k": "all"}, optimiser={"lr": 1e-7})
+    chosen = settings(clips, method={"name": "msf", "bank_rows": 16, "k": "all"}, optimizer={"lr": 1e-7})
     write_config(tmp_path, chosen)
     assert load_config(TrainSettings, tmp_path / "config.yaml") == chosen
     assert plain(chosen)["schedule"]["milestones"] == [80]  # defaults are written out too

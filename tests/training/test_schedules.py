@@ -55,7 +55,7 @@ def test_rates_of_a_run_follow_its_progress(clips: Path) -> None:
         clips,
         method={"name": "msf", "bank_rows": 16, "ema_momentum": 0.9, "ema_schedule": "cosine"},
         schedule={"epochs": 4, "kind": "cosine", "per": "step"},
-        optimiser={"lr": 1.0},
+        optimizer={"lr": 1.0},
     )
     rate, momentum = rates(chosen, Progress(epoch=1, batch=5), 10)
     assert rate == pytest.approx(0.5 * (1 + math.cos(math.pi * 1.5 / 4)))
@@ -64,6 +64,6 @@ def test_rates_of_a_run_follow_its_progress(clips: Path) -> None:
 
 
 def test_metrics_tell_the_rate_that_the_step_had(clips: Path, tmp_path: Path) -> None:
-    chosen = settings(clips, schedule={"epochs": 2, "kind": "step", "milestones": [1]}, optimiser={"lr": 0.01})
+    chosen = settings(clips, schedule={"epochs": 2, "kind": "step", "milestones": [1]}, optimizer={"lr": 0.01})
     run_training(chosen, tmp_path / "run")
     assert [line["lr"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [0.01] * 5 + [0.001] * 5

@@ -50,7 +50,7 @@ def stepped(chosen: TrainSettings, *, rate: float = 0.1) -> dict[str, torch.Tens
 
 
 def test_a_step_of_byol_is_what_one_computes_by_hand(clips: Path) -> None:
-    chosen = settings(clips, method=BYOL, optimiser=SGD)
+    chosen = settings(clips, method=BYOL, optimizer=SGD)
     parts, (batch,) = begin(chosen, 1)
     online, target = copy.deepcopy(parts.network), copy.deepcopy(parts.target)
     assert target is not None and online.predictor is not None and parts.target is not None
@@ -91,8 +91,8 @@ def test_ema_moves_parameters_and_leaves_batch_norm_statistics(clips: Path) -> N
 
 
 def test_the_predictors_factor_scales_its_step_alone(clips: Path) -> None:
-    one = stepped(settings(clips, method=BYOL, optimiser=SGD))
-    three = stepped(settings(clips, method=BYOL, optimiser={**SGD, "predictor_lr_factor": 3.0}))
+    one = stepped(settings(clips, method=BYOL, optimizer=SGD))
+    three = stepped(settings(clips, method=BYOL, optimizer={**SGD, "predictor_lr_factor": 3.0}))
     for name, moved in one.items():
         factor = 3 if name.startswith("predictor.") else 1
         assert torch.allclose(three[name], factor * moved, atol=1e-6), name
@@ -104,7 +104,7 @@ def test_two_accumulated_halves_are_one_batch(clips: Path) -> None:
     whole = settings(clips, batch_size=8, **frozen)
     parts, (batch,) = begin(whole, 1)
     outcome = forward_backward(parts, batch, how_of(whole), ALONE)
-    halves = settings(clips, batch_size=4, optimiser={"accumulate": 2}, **frozen)
+    halves = settings(clips, batch_size=4, optimizer={"accumulate": 2}, **frozen)
     other, two = begin(halves, 2)
     assert torch.equal(torch.cat([half.videos for half in two]), batch.videos)
     losses = [forward_backward(other, half, how_of(halves), ALONE).loss for half in two]
@@ -113,14 +113,14 @@ def test_two_accumulated_halves_are_one_batch(clips: Path) -> None:
 
 
 def test_accumulation_steps_once_for_several_batches(clips: Path, tmp_path: Path) -> None:
-    run_training(settings(clips, optimiser={"accumulate": 2}), tmp_path / "run")
+    run_training(settings(clips, optimizer={"accumulate": 2}), tmp_path / "run")
     values = torch.load(tmp_path / "run" / "checkpoints" / "last.pt", weights_only=True)
     assert values["progress"]["step"] == 8  # of five batches an epoch, the last makes no whole step
-    assert values["optimiser"]["state"][0]["step"] == 4
+    assert values["optimizer"]["state"][0]["step"] == 4
 
 
 def test_a_long_gradient_is_shortened(clips: Path) -> None:
-    chosen = settings(clips, method=BYOL, optimiser={**SGD, "clip_norm": 1e-3, "weight_decay": 0.0})
+    chosen = settings(clips, method=BYOL, optimizer={**SGD, "clip_norm": 1e-3, "weight_decay": 0.0})
     moved = torch.cat([one.flatten() for one in stepped(chosen).values()])
     assert float(moved.norm()) == pytest.approx(0.1 * 1e-3, rel=1e-2)
 
@@ -133,7 +133,7 @@ def test_no_step_before_the_bank_holds_enough(method: str, silent: int, clips: P
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [("loss" in line) for line in lines] == [False] * silent + [True] * (5 - silent)
     values = torch.load(tmp_path / "run" / "checkpoints" / "last.pt", weights_only=True)
-    assert values["optimiser"]["state"][0]["step"] == 5 - silent
+    assert values["optimizer"]["state"][0]["step"] == 5 - silent
     late = settings(clips, method={"name": method, "bank_rows": 24, "start_rows": "full"}, schedule={"epochs": 1})
     run_training(late, tmp_path / "late")  # 20 examples do not fill 24 rows
     after = state(tmp_path / "late")

@@ -25,7 +25,7 @@ def cases(clips: Path, rgb_weights: Path, flow_weights: Path) -> dict[str, tuple
     """By name: the settings for one process, and for two. SGD, for Adam makes much of the smallest differences."""
     guide = {"weights": str(flow_weights), "modality": "flow"}
     cmsf = {"name": "cmsf", "bank_rows": 16, "k": 2, "num_candidates": 4}
-    two_bank = {"name": "cmsf", "constraint": "two_bank", "bank_rows": 16, "labelled_rows": 8, "k": 2}
+    two_bank = {"name": "cmsf", "constraint": "two_bank", "bank_rows": 16, "labeled_rows": 8, "k": 2}
     sgd = {"name": "sgd", "lr": 0.02}
     accumulate = {**sgd, "accumulate": 2, "clip_norm": 0.5}
     frozen: dict[str, dict[str, Any]] = {
@@ -38,9 +38,9 @@ def cases(clips: Path, rgb_weights: Path, flow_weights: Path) -> dict[str, tuple
             "method": {"name": "supcon", "include_target": False, "bank_rows": 16},
             "labels": {"share": 0.5},
         },
-        "accumulated": {"method": {"name": "byol_asym", "bank_rows": 16}, "optimiser": accumulate},
+        "accumulated": {"method": {"name": "byol_asym", "bank_rows": 16}, "optimizer": accumulate},
     }
-    base: dict[str, Any] = {"init": str(rgb_weights), "optimiser": sgd}
+    base: dict[str, Any] = {"init": str(rgb_weights), "optimizer": sgd}
     pairs = {name: (settings(clips, batch_norm=FROZEN, **{**base, **more}),) * 2 for name, more in frozen.items()}
     base["method"] = {"name": "byol_asym", "bank_rows": 16}
     halves, local = (settings(clips, batch_norm={"shuffle": True, "groups": groups}, **base) for groups in (2, 1))
@@ -64,7 +64,7 @@ def done(clips: Path, rgb_weights: Path, flow_weights: Path, tmp_path_factory: p
             jobs.append({**job, "folder": str(root / f"{name}-stopped"), "stops": [1, 5, 7]})
         if name == "infonce":
             jobs.append({**job, "folder": str(root / "left"), "stops": [3], "again": False})
-    wild = settings(clips, optimiser={"name": "sgd", "lr": 1e38}, batch_norm=FROZEN)
+    wild = settings(clips, optimizer={"name": "sgd", "lr": 1e38}, batch_norm=FROZEN)
     jobs.append({**job, "settings": str(write_settings(wild, root / "wild.yaml")), "folder": str(root / "wild")})
     shutil.copytree(root / "infonce-1", root / "apart-0", symlinks=True)
     (root / "apart-1").mkdir()  # a machine that does not see the folder of the others

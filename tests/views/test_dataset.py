@@ -81,7 +81,7 @@ def test_rgb_and_flow_of_a_view_share_frame_numbers_crop_and_flip() -> None:
     data = dataset(modalities=("rgb", "flow"), pairing="weak_weak", flow_style="coclr")
     for position in range(10):
         rgb, flow = (data[Key(0, position, 3)].views[0][name] for name in ("rgb", "flow"))
-        # Undo the normalisation: the store's channel 1 (frame numbers, with the right half brighter) is in both.
+        # Undo the normalization: the store's channel 1 (frame numbers, with the right half brighter) is in both.
         number = rgb[1] * 0.224 + 0.456
         assert torch.allclose(number, flow[1] * 0.224 + 0.456, atol=1e-5)
 

@@ -7,8 +7,8 @@ import torchvision.transforms.v2.functional as TF
 
 from covid_cmsf.views.augmentation import PRESETS, STRONG, Augmentation, preset
 from covid_cmsf.views.blur import blur_, gaussian_weights
-from covid_cmsf.views.colour import brightness_, contrast_, grey_, hue_, jitter_, luma, saturation_
-from covid_cmsf.views.draws import Colour, Geometry, draw_geometry, draw_view
+from covid_cmsf.views.color import brightness_, contrast_, gray_, hue_, jitter_, luma, saturation_
+from covid_cmsf.views.draws import Color, Geometry, draw_geometry, draw_view
 from covid_cmsf.views.geometry import cut
 from covid_cmsf.views.making import CHUNK, make_view
 from covid_cmsf.views.modalities import COCLR_FLOW, MODALITIES, modality, to_values
@@ -27,7 +27,7 @@ def test_brightness_contrast_and_saturation_equal_torchvisions(clip: torch.Tenso
 
 
 @pytest.mark.parametrize("shift", [-0.5, -0.1, 0.0, 0.07, 0.5])
-def test_hue_equals_torchvisions_also_for_grey_and_pure_colours(clip: torch.Tensor, shift: float) -> None:
+def test_hue_equals_torchvisions_also_for_gray_and_pure_colors(clip: torch.Tensor, shift: float) -> None:
     clip[0, :, 0] = 0.4
     clip[1, :, :3] = torch.tensor([1.0, 0.0, 0.0]).view(3, 1, 1)
     clip[2, :, :2] = torch.tensor([0.3, 0.3, 0.9]).view(3, 1, 1)
@@ -35,15 +35,15 @@ def test_hue_equals_torchvisions_also_for_grey_and_pure_colours(clip: torch.Tens
 
 
 def test_jitter_applies_the_operations_in_the_drawn_order(clip: torch.Tensor) -> None:
-    colour = Colour(brightness=1.3, contrast=0.7, saturation=1.4, hue=0.1, order=(3, 1, 0, 2))
+    color = Color(brightness=1.3, contrast=0.7, saturation=1.4, hue=0.1, order=(3, 1, 0, 2))
     slow = TF.adjust_hue(clip, 0.1)
     slow = TF.adjust_saturation(TF.adjust_brightness(TF.adjust_contrast(slow, 0.7), 1.3), 1.4)
-    assert torch.allclose(jitter_(clip.clone(), colour), slow, atol=1e-5)
+    assert torch.allclose(jitter_(clip.clone(), color), slow, atol=1e-5)
 
 
-def test_grey_is_the_luma_or_one_channel(clip: torch.Tensor) -> None:
-    assert torch.allclose(grey_(clip.clone(), -1), TF.rgb_to_grayscale(clip, num_output_channels=3), atol=1e-6)
-    assert torch.equal(grey_(clip.clone(), 2), clip[:, 2:3].expand_as(clip))
+def test_gray_is_the_luma_or_one_channel(clip: torch.Tensor) -> None:
+    assert torch.allclose(gray_(clip.clone(), -1), TF.rgb_to_grayscale(clip, num_output_channels=3), atol=1e-6)
+    assert torch.equal(gray_(clip.clone(), 2), clip[:, 2:3].expand_as(clip))
     assert luma(clip).shape == (3, 1, 37, 45)
 
 
@@ -71,11 +71,11 @@ def test_presets_exist_for_all_kinds_and_any_size(name: str) -> None:
         preset("stronk", "rgb")
 
 
-def test_flow_has_no_colour_operations_by_default() -> None:
+def test_flow_has_no_color_operations_by_default() -> None:
     for name in ("strong", "weak", "std", "eval"):
         flow = preset(name, "flow")
-        assert flow.jitter == flow.grey == flow.blur == 0
-    assert not MODALITIES["flow"].coloured and COCLR_FLOW.coloured
+        assert flow.jitter == flow.gray == flow.blur == 0
+    assert not MODALITIES["flow"].colored and COCLR_FLOW.colored
 
 
 def test_crops_have_the_asked_area_and_shape_and_fit() -> None:
@@ -95,7 +95,7 @@ def test_one_attempt_squashes_the_whole_frame_about_as_often_as_coclr() -> None:
     assert Geometry(0, 0, 1, 1, False) not in careful
 
 
-def test_the_centre_square_is_deterministic() -> None:
+def test_the_center_square_is_deterministic() -> None:
     g = draw_geometry(preset("eval", "rgb"), np.random.default_rng(0), height=240, width=320, flip=False)
     assert (g.top * 240, g.left * 320, g.height * 240, g.width * 320) == pytest.approx((8, 48, 224, 224))
 
@@ -105,12 +105,12 @@ def test_probabilities_are_kept() -> None:
     draws = [draw_view(STRONG, rng, height=240, width=320) for _ in range(4000)]
     shares = [
         np.mean([d.geometry.flip for d in draws]),
-        np.mean([d.colour is not None for d in draws]),
-        np.mean([d.grey is not None for d in draws]),
+        np.mean([d.color is not None for d in draws]),
+        np.mean([d.gray is not None for d in draws]),
         np.mean([d.sigma is not None for d in draws]),
     ]
     assert shares == pytest.approx([0.5, 0.8, 0.2, 0.5], abs=0.03)
-    factors = np.array([d.colour.brightness for d in draws if d.colour is not None])
+    factors = np.array([d.color.brightness for d in draws if d.color is not None])
     assert 0.6 <= factors.min() < 0.61 and 1.39 < factors.max() <= 1.4
 
 
@@ -157,17 +157,17 @@ def test_coclr_flow_is_a_picture_of_128_y_x() -> None:
     assert values[0, :, 0, 0].round().tolist() == [128, 115, 178]
 
 
-def test_rgbdiff_is_the_difference_of_neighbours() -> None:
+def test_rgbdiff_is_the_difference_of_neighbors() -> None:
     codes = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8)  # three frames, then the three after them
-    draw = draw_of(Augmentation(centre=1.0, flip=0), 0, codes)
+    draw = draw_of(Augmentation(center=1.0, flip=0), 0, codes)
     view = make_view(codes, draw, modality("rgbdiff"), size=32, flow_bound=20)
     slow = (codes[3:].float() - codes[:3].float()) / 255 / 0.1
     assert view.shape == (3, 3, 32, 32) and torch.allclose(view, slow.transpose(0, 1), atol=1e-4)
 
 
-def test_pictures_are_normalised_with_imagenets_statistics() -> None:
+def test_pictures_are_normalized_with_imagenets_statistics() -> None:
     codes = torch.randint(0, 256, (1, 3, 32, 32), dtype=torch.uint8)
-    draw = draw_of(Augmentation(centre=1.0, flip=0), 0, codes)
+    draw = draw_of(Augmentation(center=1.0, flip=0), 0, codes)
     view = make_view(codes, draw, modality("frame"), size=32, flow_bound=20)
     slow = TF.normalize(codes[0].float() / 255, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     assert view.shape == (3, 32, 32) and torch.allclose(view, slow, atol=1e-5)

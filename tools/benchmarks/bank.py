@@ -10,7 +10,7 @@ many times faster, or smaller, than the official formulation. Memory is the grow
 the inputs take, each side in a fresh process.
 """
 
-# B batch, M bank rows, D embedding, K neighbours
+# B batch, M bank rows, D embedding, K neighbors
 
 import gc
 import json
@@ -34,7 +34,7 @@ from benchmarks.measure import seconds, show, spread
 from covid_cmsf.methods.bank import Bank
 from covid_cmsf.methods.constraints import Exclusions, guided, same_label, unconstrained
 from covid_cmsf.methods.mean_shift import mean_shift_loss
-from covid_cmsf.methods.neighbours import Neighbours, nearest
+from covid_cmsf.methods.neighbors import Neighbors, nearest
 
 OFFICIAL = "official"
 FAR = 5.0  # more than any distance of unit vectors
@@ -75,7 +75,7 @@ def command(
     size: int = typer.Option(512, min=1, help="Size of its embeddings."),
     batch: int = typer.Option(256, min=1, help="Queries a step."),
     classes: int = typer.Option(1000, min=1, help="Labels, drawn evenly; each needs k rows."),
-    k: int = typer.Option(10, min=1, help="Neighbours."),
+    k: int = typer.Option(10, min=1, help="Neighbors."),
     repeats: int = typer.Option(5, min=1, help="Measured rounds; the median counts."),
     threads: int = typer.Option(os.cpu_count() or 1, min=1, help="Threads; all cores when left out."),
     device: str = typer.Option("cpu", help="cpu or cuda."),
@@ -84,10 +84,10 @@ def command(
     """Bank search, loss and backward: ours against CMSF's and MSF's official formulation."""
     if rows % batch:
         raise typer.BadParameter(f"{rows} rows are no multiple of a batch of {batch}, which the official bank needs")
-    labelled = Setting(rows, size, batch, classes, k, threads, device)
+    labeled = Setting(rows, size, batch, classes, k, threads, device)
     video = Setting(8192, 128, 128, 101, 5, threads, device)
     results: dict[str, Any] = {"threads": threads, "repeats": repeats, "device": device}
-    for name, setting in (("label", labelled), ("free", video)):
+    for name, setting in (("label", labeled), ("free", video)):
         results[f"{name}_setting"] = "{rows} x {size}, batch {batch}, {classes} classes, k {k}".format(**vars(setting))
         found = _times(setting, SIDES[name], repeats) | _memory(setting, name)
         results |= {f"{name}_{key}": value for key, value in found.items()}
@@ -96,19 +96,19 @@ def command(
 
 def official_label(x: Inputs, k: int) -> Found:
     """CMSF: other labels are set far away (cmsf.md 1.2, steps 3 to 6)."""
-    return _official(x, k, labelled=True)
+    return _official(x, k, labeled=True)
 
 
 def official_free(x: Inputs, k: int) -> Found:
     """MSF: all rows."""
-    return _official(x, k, labelled=False)
+    return _official(x, k, labeled=False)
 
 
-def _official(x: Inputs, k: int, *, labelled: bool) -> Found:
+def _official(x: Inputs, k: int, *, labeled: bool) -> Found:
     bank = x.bank.rows("target").clone().detach()
     target_distances = 2 - 2 * torch.einsum("bd,md->bm", x.targets, bank)
     online_distances = 2 - 2 * torch.einsum("bd,md->bm", x.online, bank)
-    if labelled:
+    if labeled:
         own = x.labels.unsqueeze(1).expand(-1, len(bank))  # (B, M)
         theirs = x.bank.who("labels").unsqueeze(0).expand(len(own), -1)
         target_distances[torch.where(own != theirs)] = FAR
@@ -138,7 +138,7 @@ def our_guided(x: Inputs, k: int) -> Found:
     return _with_loss(x, guided(x.targets, x.bank, k, x.exclusions, guides=guides, num_candidates=NUM_CANDIDATES)[0])
 
 
-def _with_loss(x: Inputs, found: Neighbours) -> Found:
+def _with_loss(x: Inputs, found: Neighbors) -> Found:
     return found.rows, mean_shift_loss(x.online, x.bank.rows("target"), found).mean()
 
 
@@ -196,7 +196,7 @@ def _times(setting: Setting, sides: dict[str, Side], repeats: int) -> dict[str, 
 
 
 def _agreement(sides: dict[str, Side], x: Inputs, k: int) -> dict[str, Any]:
-    """Stops unless the loss, its gradient and all but a few nearly equal neighbours are the official ones."""
+    """Stops unless the loss, its gradient and all but a few nearly equal neighbors are the official ones."""
     results: dict[str, Any] = {}
     rows, loss = _step(sides[OFFICIAL], x, k)
     gradient = x.online.grad
@@ -209,10 +209,8 @@ def _agreement(sides: dict[str, Side], x: Inputs, k: int) -> dict[str, Any]:
         same = (own_rows == rows).float().mean().item()
         close = torch.allclose(own_loss, loss, atol=1e-6) and torch.allclose(x.online.grad, gradient, atol=1e-7)
         if same < 0.999 or (same == 1 and not close):
-            raise RuntimeError(
-                f"{name}: {same:.2%} of the neighbours are the official ones, loss {own_loss} not {loss}"
-            )
-        results |= {f"{name}_same_neighbours": same, f"{name}_loss_difference": abs(own_loss - loss).item()}
+            raise RuntimeError(f"{name}: {same:.2%} of the neighbors are the official ones, loss {own_loss} not {loss}")
+        results |= {f"{name}_same_neighbors": same, f"{name}_loss_difference": abs(own_loss - loss).item()}
     return results
 
 

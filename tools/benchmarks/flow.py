@@ -11,7 +11,7 @@ import typer
 
 from benchmarks.measure import show
 from covid_cmsf.clips.decoders import open_video
-from preprocess.flow import BACKENDS, FlowBackend, make_flow, to_grey
+from preprocess.flow import BACKENDS, FlowBackend, make_flow, to_gray
 
 REFERENCE = "opencv"
 Run = tuple[float, float]  # seconds by the clock and of CPU
@@ -52,7 +52,7 @@ def command(
 
 
 def read_pairs(video: Path, count: int) -> list[np.ndarray]:
-    """`count` grey pairs (2, H, W) of neighbouring frames, spread evenly over the video."""
+    """`count` gray pairs (2, H, W) of neighboring frames, spread evenly over the video."""
     if not video.is_file():
         raise typer.BadParameter(f"no video {video}")
     with open_video(video) as reader:
@@ -62,7 +62,7 @@ def read_pairs(video: Path, count: int) -> list[np.ndarray]:
     starts = np.unique(np.linspace(0, length - 2, count).round().astype(int))
     wanted = set(starts) | set(starts + 1)
     with open_video(video) as reader:
-        kept = {number: to_grey(frame) for number, frame in enumerate(reader.frames()) if number in wanted}
+        kept = {number: to_gray(frame) for number, frame in enumerate(reader.frames()) if number in wanted}
     return [np.stack([kept[start], kept[start + 1]]) for start in starts]
 
 

@@ -35,7 +35,7 @@ def command(
     threads: int = typer.Option(1, help="Of the training process; decoding happens in it too."),
     as_json: bool = typer.Option(False, "--json", help="One JSON object."),
 ) -> None:
-    """Both ways in turns, in one process: decoding, views, both networks, loss, optimiser. RGB is trained."""
+    """Both ways in turns, in one process: decoding, views, both networks, loss, optimizer. RGB is trained."""
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "guide.safetensors"

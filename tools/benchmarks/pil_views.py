@@ -32,7 +32,7 @@ def sized_crop(frames: list[Image.Image], rng: random.Random) -> list[Image.Imag
     return [frame.resize((SIZE, SIZE), Image.Resampling.BICUBIC) for frame in cut]
 
 
-def colour_jitter(frames: list[Image.Image], rng: random.Random) -> list[Image.Image]:
+def color_jitter(frames: list[Image.Image], rng: random.Random) -> list[Image.Image]:
     """Brightness, contrast, saturation and hue in random order, the same for all frames."""
     b, c, s = (rng.uniform(0.6, 1.4) for _ in range(3))
     hue = rng.uniform(-0.1, 0.1)
@@ -48,19 +48,19 @@ def colour_jitter(frames: list[Image.Image], rng: random.Random) -> list[Image.I
     return frames
 
 
-def grey(frames: list[Image.Image], rng: random.Random) -> list[Image.Image]:
+def gray(frames: list[Image.Image], rng: random.Random) -> list[Image.Image]:
     """One channel, three times."""
     return [Image.merge("RGB", [frame.getchannel(rng.randrange(3))] * 3) for frame in frames]
 
 
 def view(frames: list[Image.Image], strong: bool, rng: random.Random) -> Tensor:
-    """(3, T, H, W), normalised."""
+    """(3, T, H, W), normalized."""
     frames = sized_crop(frames, rng)
     if strong:
         if rng.random() < 0.8:
-            frames = colour_jitter(frames, rng)
+            frames = color_jitter(frames, rng)
         if rng.random() < 0.2:
-            frames = grey(frames, rng)
+            frames = gray(frames, rng)
         if rng.random() < 0.5:
             radius = rng.uniform(0.1, 2.0)
             frames = [frame.filter(ImageFilter.GaussianBlur(radius)) for frame in frames]

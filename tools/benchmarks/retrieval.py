@@ -1,4 +1,4 @@
-"""Nearest neighbours of 3783 queries among 9537 videos of 1024 values (UCF-101, split 1): ours against faiss.
+"""Nearest neighbors of 3783 queries among 9537 videos of 1024 values (UCF-101, split 1): ours against faiss.
 
     python tools/benchmark.py retrieval [--threads 1]
 
@@ -27,7 +27,7 @@ def command(
     queries: int = typer.Option(3783, min=1),
     gallery: int = typer.Option(9537, min=1),
     values: int = typer.Option(1024, min=1, help="Size of a feature."),
-    k: int = typer.Option(50, min=1, help="Neighbours."),
+    k: int = typer.Option(50, min=1, help="Neighbors."),
     threads: int = typer.Option(1, min=1, help="Threads of both sides."),
     repeats: int = typer.Option(9, min=1, help="Rounds; medians count."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
@@ -49,7 +49,7 @@ def command(
     found = {name: search() for name, search in sides.items()}  # warms up
     same = float((found["faiss"] == found["ours"]).double().mean())
     results = {"queries": queries, "gallery": gallery, "values": values, "k": k, "threads": threads}
-    show({**results, "same_neighbours": same, **_compare(_measure(sides, repeats))}, as_json=as_json)
+    show({**results, "same_neighbors": same, **_compare(_measure(sides, repeats))}, as_json=as_json)
 
 
 def _measure(sides: dict[str, Callable[[], Any]], repeats: int) -> Times:

@@ -54,14 +54,14 @@ def command(
 def _step(network: nn.Module, clip: Tensor, *, fused: bool, precision: str = "fp32") -> Step:
     """A function that does one training step; the loss pulls the pooled features to zero."""
     network.train()
-    optimiser = torch.optim.Adam(network.parameters(), lr=1e-3, fused=fused)
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, fused=fused)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         with autocast(precision, "cpu"):
             feature = network(clip)
         feature.float().square().mean().backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 

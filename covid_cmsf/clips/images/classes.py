@@ -50,7 +50,7 @@ def class_list(wanted: str, there: Sequence[str]) -> list[str]:
 
 
 def only_classes(records: Sequence[ClipRecord], wanted: str) -> list[ClipRecord]:
-    """The records of the wanted classes, labelled anew from 0 on in the order of their names."""
+    """The records of the wanted classes, labeled anew from 0 on in the order of their names."""
     names = class_list(wanted, sorted({record.class_name for record in records}))
     labels = {name: label for label, name in enumerate(names)}
     return [

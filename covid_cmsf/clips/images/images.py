@@ -33,7 +33,7 @@ class Images(Clips):
 
     @abstractmethod
     def picture(self, record: ClipRecord) -> NDArray[np.uint8]:
-        """(H, W, 3) or, grey, (H, W); ValueError or OSError when it cannot be read."""
+        """(H, W, 3) or, gray, (H, W); ValueError or OSError when it cannot be read."""
 
     def read_codes(self, record: ClipRecord, modality: str, frame_numbers: Sequence[int]) -> Tensor:
         """uint8 (T, 3, H, W): the image, as often as frame 0 is asked for."""

@@ -1,4 +1,4 @@
-"""Few labels: which images of the training part are labelled, as a list of names (the official format) or by a seed."""
+"""Few labels: which images of the training part are labeled, as a list of names (the official format) or by a seed."""
 
 # N images
 
@@ -37,7 +37,7 @@ def write_known_list(path: Path, records: Sequence[ClipRecord], labels: Labels) 
 def known_by_list(records: Sequence[ClipRecord], labels: Labels, path: Path) -> Labels:
     """The labels (N,) of the images that the list names, by path or by file name; -1 for the others."""
     if not path.is_file():
-        raise FileNotFoundError(f"no list of labelled images {path}; `covid-cmsf labels fraction` writes one")
+        raise FileNotFoundError(f"no list of labeled images {path}; `covid-cmsf labels fraction` writes one")
     listed = {line.strip() for line in path.read_text(encoding="utf-8", errors="surrogateescape").split("\n")} - {""}
     by_file_name = have_own_file_names(records)
     found = [name_of(one) in listed or (by_file_name and file_name(one) in listed) for one in records]

@@ -15,7 +15,7 @@ def name_of(record: ClipRecord) -> str:
 
 
 def file_name(record: ClipRecord) -> str:
-    """The last part of the path: the official lists of labelled ImageNet files have no folders."""
+    """The last part of the path: the official lists of labeled ImageNet files have no folders."""
     return PurePosixPath(record.video_id).name
 
 

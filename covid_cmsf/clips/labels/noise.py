@@ -32,7 +32,7 @@ class NoisyFile:
 
 
 def noisy_labels(records: Sequence[ClipRecord], *, rate: float, seed: int, stratified: bool = True) -> Labels:
-    """(N,) labels of these records, a share `rate` of them wrong; unlabelled ones (-1) stay so.
+    """(N,) labels of these records, a share `rate` of them wrong; unlabeled ones (-1) stay so.
 
     The draws follow from the sorted names, so the order of the records does not matter.
     """

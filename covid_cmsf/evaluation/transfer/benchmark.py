@@ -17,7 +17,7 @@ from covid_cmsf.evaluation.subjects import Subject
 from covid_cmsf.evaluation.transfer.datasets import DATASETS
 from covid_cmsf.evaluation.transfer.opening import OpenDataset
 from covid_cmsf.evaluation.transfer.probing import TransferResult, evaluate_transfer
-from covid_cmsf.evaluation.transfer.rows import check_normalising
+from covid_cmsf.evaluation.transfer.rows import check_normalizing
 from covid_cmsf.evaluation.transfer.search import check_executor
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def run_benchmark(
     folder: Path,
     *,
     showing: Showing,
-    normalise: str,
+    normalize: str,
     num_trials: int,
     seed: int,
     executor: str,
@@ -57,7 +57,7 @@ def run_benchmark(
     replace: bool = False,
 ) -> BenchmarkResult:
     """Each data set in its own folder below `folder`; what is there already is not made again."""
-    check_normalising(normalise)
+    check_normalizing(normalize)
     check_executor(executor)
     for one in opened:
         for words in one.differences:
@@ -73,15 +73,15 @@ def run_benchmark(
             )  # fmt: skip
         with bar(f"{one.name}: trials", num_trials) as advance:
             result = evaluate_transfer(
-                features, place, dataset=one.name, metric=one.metric, normalise=normalise, num_trials=num_trials,
+                features, place, dataset=one.name, metric=one.metric, normalize=normalize, num_trials=num_trials,
                 seed=seed, executor=executor, device=device, replace=replace, differences=one.differences,
                 on_trial=advance,
             )  # fmt: skip
         results.append(result)
-    return summarised(subject.card.encoder, results)
+    return summarized(subject.card.encoder, results)
 
 
-def summarised(encoder: str, results: Sequence[TransferResult]) -> BenchmarkResult:
+def summarized(encoder: str, results: Sequence[TransferResult]) -> BenchmarkResult:
     """One row: the ten in the paper's order, then others, and the mean of those that were asked for."""
     order = [*DATASETS, *(one.dataset for one in results if one.dataset not in DATASETS)]
     results = sorted(results, key=lambda one: order.index(one.dataset))

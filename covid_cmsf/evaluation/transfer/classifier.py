@@ -1,6 +1,6 @@
 """Multinomial logistic regression by torch's LBFGS, stopped where the setting says: how far it gets is searched, too.
 
-    minimise  mean cross entropy + weight_decay / 2 * |W|^2         the bias is free
+    minimize  mean cross entropy + weight_decay / 2 * |W|^2         the bias is free
 
 Weights start at 0, so there is no chance in it. As the paper names no line search there is none: `lr` is the length of
 every step. At its optimum this is scikit-learn's LogisticRegression with C = 1 / (weight_decay * N).
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from covid_cmsf.evaluation.transfer.rows import LabelledRows
+from covid_cmsf.evaluation.transfer.rows import LabeledRows
 
 MAX_ITER, HISTORY_SIZE = 20, 10  # of one step; the paper's
 
@@ -46,15 +46,15 @@ class Classifier:
         return (scores == scores.amax(1, keepdim=True)).int().argmax(1).cpu()
 
 
-def fit(learned: LabelledRows, setting: Setting, *, num_classes: int, device: torch.device | str = "cpu") -> Classifier:
+def fit(learned: LabeledRows, setting: Setting, *, num_classes: int, device: torch.device | str = "cpu") -> Classifier:
     """Trains on all rows at once, in their precision; NotFiniteError when it diverges."""
     rows, labels = learned.rows.to(device), learned.labels.to(device)
     weight = torch.zeros(num_classes, rows.shape[1], dtype=rows.dtype, device=device, requires_grad=True)
     bias = torch.zeros(num_classes, dtype=rows.dtype, device=device, requires_grad=True)
-    optimiser = torch.optim.LBFGS([weight, bias], lr=setting.lr, max_iter=MAX_ITER, history_size=HISTORY_SIZE)
+    optimizer = torch.optim.LBFGS([weight, bias], lr=setting.lr, max_iter=MAX_ITER, history_size=HISTORY_SIZE)
 
     def closure() -> Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = F.cross_entropy(F.linear(rows, weight, bias), labels)
         loss = loss + setting.weight_decay / 2 * weight.square().sum()
         loss.backward()
@@ -63,7 +63,7 @@ def fit(learned: LabelledRows, setting: Setting, *, num_classes: int, device: to
     steps = 0
     for _ in range(setting.iterations):
         before = weight.detach().clone(), bias.detach().clone()
-        loss = optimiser.step(closure)
+        loss = optimizer.step(closure)
         steps += 1
         if not all(bool(torch.isfinite(value).all()) for value in (loss, weight, bias)):
             raise NotFiniteError(f"not finite after {steps} steps: {setting}")

@@ -15,7 +15,7 @@ from covid_cmsf.evaluation.results import write_result
 from covid_cmsf.evaluation.transfer.accuracy import accuracy
 from covid_cmsf.evaluation.transfer.classifier import Classifier, NotFiniteError, fit
 from covid_cmsf.evaluation.transfer.datasets import METRICS, PARTS, Metric
-from covid_cmsf.evaluation.transfer.rows import LabelledRows, normalised, parts_of
+from covid_cmsf.evaluation.transfer.rows import LabeledRows, normalized, parts_of
 from covid_cmsf.evaluation.transfer.search import NUM_TRIALS, search
 from covid_cmsf.evaluation.transfer.study import Trial
 
@@ -35,7 +35,7 @@ class TransferResult:
     val_value: float  # `metric` on val, before retraining
     setting: dict[str, float]
     sizes: dict[str, int]  # rows of each part
-    normalise: str
+    normalize: str
     num_trials: int
     num_diverged: int  # of the trials
     num_passed_over: int  # better on val, but diverged on train + val
@@ -54,7 +54,7 @@ def evaluate_transfer(
     *,
     dataset: str,
     metric: Metric = "top1",
-    normalise: str = "standardise",
+    normalize: str = "standardize",
     num_trials: int = NUM_TRIALS,
     seed: int = 0,
     executor: str = "local",
@@ -68,7 +68,7 @@ def evaluate_transfer(
     A finished result of the same features and options is only read; a killed search continues; trials of other
     features are a FileExistsError unless `replace`.
     """
-    about = {"features": features.about.fingerprint, "metric": metric, "normalise": normalise, "seed": seed}
+    about = {"features": features.about.fingerprint, "metric": metric, "normalize": normalize, "seed": seed}
     identity = fingerprint(about)
     there = _finished(folder / "result.json", identity, num_trials)
     if there is not None:
@@ -76,12 +76,12 @@ def evaluate_transfer(
             on_trial()
         return there
     parts = parts_of(features)
-    known, asked = normalised(normalise, parts["train"], parts["val"])
+    known, asked = normalized(normalize, parts["train"], parts["val"])
     trials = search(
         known, asked, metric=metric, num_trials=num_trials, seed=seed, journal=folder / "trials.journal",
         belongs_to=identity, replace=replace, executor=executor, device=device, on_trial=on_trial,
     )  # fmt: skip
-    known, asked = normalised(normalise, parts["train"].and_also(parts["val"]), parts["test"])
+    known, asked = normalized(normalize, parts["train"].and_also(parts["val"]), parts["test"])
     best, classifier = retrained(trials, known, num_classes=len(features.videos.class_names), device=device)
     assert best.value is not None
     answers = classifier.answers(asked.rows)
@@ -95,7 +95,7 @@ def evaluate_transfer(
         val_value=best.value,
         setting=asdict(best.setting),
         sizes={part: len(parts[part]) for part in PARTS},
-        normalise=normalise,
+        normalize=normalize,
         num_trials=num_trials,
         num_diverged=num_trials - len(trials),
         num_passed_over=trials.index(best),
@@ -112,7 +112,7 @@ def evaluate_transfer(
 
 
 def retrained(
-    trials: list[Trial], learned: LabelledRows, *, num_classes: int, device: torch.device | str
+    trials: list[Trial], learned: LabeledRows, *, num_classes: int, device: torch.device | str
 ) -> tuple[Trial, Classifier]:
     """The best trial and a classifier that learned these rows with its setting; one that diverges is passed over."""
     for trial in trials:

@@ -1,4 +1,4 @@
-"""Features as a classifier gets them: rows and labels of a part, normalised in one of three ways."""
+"""Features as a classifier gets them: rows and labels of a part, normalized in one of three ways."""
 
 # N images, W windows, D feature
 
@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from covid_cmsf.evaluation.features import Features
-from covid_cmsf.evaluation.linear import standardised
+from covid_cmsf.evaluation.linear import standardized
 from covid_cmsf.evaluation.parts import part_rows
 from covid_cmsf.evaluation.transfer.datasets import PARTS
 
-Normalising = Literal["none", "unit", "standardise"]
+Normalizing = Literal["none", "unit", "standardize"]
 
 
 @dataclass(frozen=True)
-class LabelledRows:
+class LabeledRows:
     """(N, D) features and (N,) labels."""
 
     rows: Tensor
@@ -35,19 +35,19 @@ class LabelledRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def and_also(self, other: "LabelledRows") -> "LabelledRows":
+    def and_also(self, other: "LabeledRows") -> "LabeledRows":
         """Both, one after the other."""
-        return LabelledRows(torch.cat([self.rows, other.rows]), torch.cat([self.labels, other.labels]))
+        return LabeledRows(torch.cat([self.rows, other.rows]), torch.cat([self.labels, other.labels]))
 
 
-def parts_of(features: Features) -> dict[str, LabelledRows]:
+def parts_of(features: Features) -> dict[str, LabeledRows]:
     """train, val and test of a features file, as the backbone gives them: the mean over an image's windows."""
     if missing := [part for part in PARTS if part not in features.videos.parts]:
         there = ", ".join(sorted(set(features.videos.parts)))
         raise ValueError(f"transfer needs the parts {', '.join(PARTS)}; {', '.join(missing)} is not among: {there}")
     raw = raw_rows(features)
     chosen = {part: part_rows(features.videos, part) for part in PARTS}
-    return {part: LabelledRows(raw[rows], features.videos.labels[rows]) for part, rows in chosen.items()}
+    return {part: LabeledRows(raw[rows], features.videos.labels[rows]) for part, rows in chosen.items()}
 
 
 def raw_rows(features: Features) -> Tensor:
@@ -58,23 +58,23 @@ def raw_rows(features: Features) -> Tensor:
     return (sums / counts[:, None]).float()
 
 
-def check_normalising(how: str) -> None:
+def check_normalizing(how: str) -> None:
     """ValueError unless there is such a way."""
-    if how not in get_args(Normalising):
-        raise ValueError(f"unknown way to normalise {how!r}; choose from {', '.join(get_args(Normalising))}")
+    if how not in get_args(Normalizing):
+        raise ValueError(f"unknown way to normalize {how!r}; choose from {', '.join(get_args(Normalizing))}")
 
 
-def normalised(how: str, learned: LabelledRows, asked: LabelledRows) -> tuple[LabelledRows, LabelledRows]:
+def normalized(how: str, learned: LabeledRows, asked: LabeledRows) -> tuple[LabeledRows, LabeledRows]:
     """Both sets; whatever is measured (mean and deviation) is measured on the rows that are learned from.
 
-    none: as the backbone gives them. unit: every row has length 1. standardise: unit, then every dimension minus its
+    none: as the backbone gives them. unit: every row has length 1. standardize: unit, then every dimension minus its
     mean over its deviation, as the linear evaluation of the CMSF code does.
     """
-    check_normalising(how)
+    check_normalizing(how)
     if how == "none":
         return learned, asked
     first, second = (F.normalize(one.rows.double(), dim=1) for one in (learned, asked))
-    if how == "standardise":
-        first, second = standardised(first, first, second)
+    if how == "standardize":
+        first, second = standardized(first, first, second)
     kind = learned.rows.dtype
-    return LabelledRows(first.to(kind), learned.labels), LabelledRows(second.to(kind), asked.labels)
+    return LabeledRows(first.to(kind), learned.labels), LabeledRows(second.to(kind), asked.labels)

@@ -10,7 +10,7 @@ from covid_cmsf.evaluation.transfer.accuracy import accuracy
 from covid_cmsf.evaluation.transfer.classifier import NotFiniteError, Setting, fit
 from covid_cmsf.evaluation.transfer.datasets import Metric
 from covid_cmsf.evaluation.transfer.ray_executor import check_ray, run_with_ray
-from covid_cmsf.evaluation.transfer.rows import LabelledRows
+from covid_cmsf.evaluation.transfer.rows import LabeledRows
 from covid_cmsf.evaluation.transfer.study import Study, Trial, ranked, space_values
 
 NUM_TRIALS = 200
@@ -18,8 +18,8 @@ EXECUTORS = ("local", "ray")
 
 
 def search(
-    train: LabelledRows,
-    val: LabelledRows,
+    train: LabeledRows,
+    val: LabeledRows,
     *,
     metric: Metric = "top1",
     num_trials: int = NUM_TRIALS,
@@ -51,7 +51,7 @@ def search(
             train=train, val=val, metric=metric, num_classes=num_classes, device=str(device),
         )  # fmt: skip
     elif missing:
-        train = LabelledRows(train.rows.to(device), train.labels.to(device))
+        train = LabeledRows(train.rows.to(device), train.labels.to(device))
         for _ in range(missing):
             ticket, setting = study.ask()
             value = val_accuracy(setting, train, val, metric=metric, num_classes=num_classes, device=device)
@@ -76,8 +76,8 @@ def check_executor(name: str) -> None:
 
 def val_accuracy(
     setting: Setting,
-    train: LabelledRows,
-    val: LabelledRows,
+    train: LabeledRows,
+    val: LabeledRows,
     *,
     metric: Metric,
     num_classes: int,

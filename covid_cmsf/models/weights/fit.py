@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from covid_cmsf.models.registry import encoder_names
 from covid_cmsf.models.weights.layout import Layout, Part, StateDict
-from covid_cmsf.models.weights.recognise import expected_shapes, first_conv
+from covid_cmsf.models.weights.recognize import expected_shapes, first_conv
 
 SHOWN = 4
 

@@ -17,7 +17,7 @@ from covid_cmsf.models.registry import create_encoder
 from covid_cmsf.models.weights.card import EncoderCard
 from covid_cmsf.models.weights.head_file import head_from
 from covid_cmsf.models.weights.layout import StateDict
-from covid_cmsf.models.weights.recognise import first_conv
+from covid_cmsf.models.weights.recognize import first_conv
 from covid_cmsf.models.weights.report import LoadReport
 from covid_cmsf.models.weights.surgery import MEAN, adapt_channels, adapt_values, parse_picks
 from covid_cmsf.models.weights.take import Taken, take
@@ -42,7 +42,7 @@ def load_encoder(
     adapt: str | None = None,
     bn_eps: float | None = None,
 ) -> Encoder:
-    """The encoder in a file, in eval mode: a normalised clip (B, C, T, H, W) in, a feature (B, num_features) out.
+    """The encoder in a file, in eval mode: a normalized clip (B, C, T, H, W) in, a feature (B, num_features) out.
 
     `part` is online (default), target or guide, or the file's own name for it (encoder_q, encoder_k, sampler, ...).
     `encoder` insists on one of the zoo. `in_channels` other than the file's needs `adapt` (see `surgery`).

@@ -11,7 +11,7 @@ from covid_cmsf.models.weights.files import read_file
 from covid_cmsf.models.weights.fit import check_nothing_unknown, fitting_encoder
 from covid_cmsf.models.weights.layout import Gathered, Layout, Part, StateDict, gather_encoder, gather_head
 from covid_cmsf.models.weights.ours import card_of
-from covid_cmsf.models.weights.recognise import Recognised, first_conv, recognise, state_of
+from covid_cmsf.models.weights.recognize import Recognized, first_conv, recognize, state_of
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class Taken:
 
 
 def take(path: Path, *, part: str | None, encoder: str | None, keep_head: bool) -> Taken:
-    """Reads `path`, recognises it and takes one part; ValueError for anything that is missing or does not fit."""
+    """Reads `path`, recognizes it and takes one part; ValueError for anything that is missing or does not fit."""
     if encoder is not None:
         encoder_entry(encoder)
     file = read_file(path)
     state, outer = state_of(file)
-    found = recognise(file, state)
+    found = recognize(file, state)
     chosen = _choose(found, part, path)
     trunk = gather_encoder(state, chosen, found.to_ours)
     head = gather_head(state, chosen, found.layout.head_layers) if keep_head else Gathered({}, frozenset())
@@ -67,7 +67,7 @@ def foreign_card(encoder: str, layout: Layout, state: StateDict) -> EncoderCard:
     )
 
 
-def _choose(found: Recognised, wanted: str | None, path: Path) -> Part:
+def _choose(found: Recognized, wanted: str | None, path: Path) -> Part:
     """The part called `wanted` by us or by the file; the online network when nothing is said."""
     matching = [part for part in found.parts if (wanted or "online") in (part.name, part.file_name)]
     if len(matching) == 1:

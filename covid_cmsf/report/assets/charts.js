@@ -1,4 +1,4 @@
-// Plotly in the page's own type and colours, in both themes. It is large, so it is loaded after the page stands.
+// Plotly in the page's own type and colors, in both themes. It is large, so it is loaded after the page stands.
 "use strict";
 Report.charts = (() => {
   const drawn = new Map(); // element -> what it shows, for a change of theme
@@ -10,12 +10,12 @@ Report.charts = (() => {
     document.head.append(tag);
   });
 
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
   function axis(own = {}) {
     const { title, ...others } = own;
     return {
-      gridcolor: colour("line"), zerotickcolor: colour("line"),
+      gridcolor: color("line"), zerotickcolor: color("line"),
       automargin: true, ...others, title: { text: title || "", font: { size: 12 }, standoff: 8 },
     };
   }
@@ -25,9 +25,9 @@ Report.charts = (() => {
     return {
       margin: { l: 8, r: 12, t: 8, b: 8 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("text") },
-      hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("text"), size: 12 } },
-      legend: { orientation: "h", y: -0.2 }, modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("faint"), activecolor: colour("quiet") },
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("text") },
+      hoverlabel: { bgcolor: color("card"), bordercolor: color("line"), font: { color: color("text"), size: 12 } },
+      legend: { orientation: "h", y: -0.2 }, modebar: { bgcolor: "rgba(0,0,0,0)", color: color("faint"), activecolor: color("quiet") },
       uirevision: "same", // a refresh leaves zoom and toggles alone
       ...others, xaxis: axis(xaxis), yaxis: axis(yaxis),
     };
@@ -40,7 +40,7 @@ Report.charts = (() => {
   let queue = library;
   const pause = () => new Promise((resolve) => setTimeout(resolve, 0));
 
-  // `make()` gives {traces, layout, hover, leave}; it is asked again when the theme changes, for colours.
+  // `make()` gives {traces, layout, hover, leave}; it is asked again when the theme changes, for colors.
   function draw(element, make) {
     drawn.set(element, make);
     queue = queue.then(pause).then(() => drawNow(element, make)).catch((error) => console.error(error));
@@ -76,5 +76,5 @@ Report.charts = (() => {
     return kept[name];
   }
 
-  return { draw, place, colour, library };
+  return { draw, place, color, library };
 })();

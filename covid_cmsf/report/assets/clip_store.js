@@ -24,8 +24,8 @@ Report.section("data", (body) => {
     const names = Object.keys(facts.classes);
     const split = Object.keys(facts.parts)[0];
     const parts = Object.keys(facts.parts[split]);
-    const colours = { train: "#4477aa", test: "#cc8800", val: "#228833" };
-    return { traces: parts.map((part) => ({ type: "bar", name: words.literal(part), x: names.map((name) => words.literal(name || "unlabelled")), y: names.map((name) => facts.classes[name][split]?.[part] || 0), marker: { color: colours[part] || "#888888" } })),
+    const colors = { train: "#4477aa", test: "#cc8800", val: "#228833" };
+    return { traces: parts.map((part) => ({ type: "bar", name: words.literal(part), x: names.map((name) => words.literal(name || "unlabeled")), y: names.map((name) => facts.classes[name][split]?.[part] || 0), marker: { color: colors[part] || "#888888" } })),
       layout: { barmode: "stack", legend: { orientation: "h", y: 1, yanchor: "bottom" }, xaxis: { tickangle: -60, tickfont: { size: names.length > 40 ? 8 : 11 } }, yaxis: { title: `videos, split ${words.literal(split)}` } } };
   }
 
@@ -39,7 +39,7 @@ Report.section("data", (body) => {
     return el("div", { class: "store" }, el("h3", { class: "id" }, facts.address), facts.problem ? Report.missing(facts.problem) : "", numbers(facts),
       counts(facts), drawable ? el("article", { class: "card" }, el("h3", {}, "Videos by class"), place) : "",
       el("h3", {}, facts.still ? "Samples" : flow ? "Samples of frames and flow" : "Samples of frames"), flow ? clips.wheel() : "",
-      el("div", { class: "samples" }, facts.samples.map((sample) => clips.clip({ files: sample.pictures, id: sample.id, className: sample.class || "unlabelled" }))),
+      el("div", { class: "samples" }, facts.samples.map((sample) => clips.clip({ files: sample.pictures, id: sample.id, className: sample.class || "unlabeled" }))),
       el("h3", {}, "Failures"),
       failures.length ? Report.plain(["Video", "Stage", "Reason"], failures.map((one) => [one.video_id, one.stage, one.reason]), { class: "failures" }) : el("p", { class: "quiet" }, facts.made ? "No video was set aside." : "Such collections keep no list of failures."),
       facts.num_failures > failures.length ? el("p", { class: "quiet" }, `${words.count(facts.num_failures - failures.length)} more are in failures.csv.`) : "");

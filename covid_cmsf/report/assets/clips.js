@@ -27,8 +27,8 @@ Report.clips = (() => {
 
   // The legend of flow.
   const wheel = () => el("div", { class: "wheel" },
-    el("img", { src: "assets/wheel.png", alt: "Colour wheel: the colour at a point is that of motion from the centre to it", width: 48, height: 48 }),
-    el("p", { class: "quiet" }, "Flow: the hue is the direction of motion, the strength its speed; full colour is the speed that all but a hundredth of a clip stay below."));
+    el("img", { src: "assets/wheel.png", alt: "Color wheel: the color at a point is that of motion from the center to it", width: 48, height: 48 }),
+    el("p", { class: "quiet" }, "Flow: the hue is the direction of motion, the strength its speed; full color is the speed that all but a hundredth of a clip stay below."));
 
   return { clip, pictures, wheel };
 })();

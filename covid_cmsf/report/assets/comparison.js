@@ -8,7 +8,7 @@ Report.section("comparison", (body) => {
     return;
   }
   state.compared ||= "r1";
-  const colours = ["#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888"];
+  const colors = ["#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888"];
   const groupWords = (group) => `${group.name}${group.seeds.length > 1 ? ` (${group.seeds.length} seeds)` : ""}`;
 
   function chart() {
@@ -19,8 +19,8 @@ Report.section("comparison", (body) => {
       const cell = (stage) => stage.groups[number][state.compared];
       const name = words.literal(groupWords(group));
       traces.push({ type: "bar", orientation: "h", name, legendgroup: number, x: mine.map((stage) => cell(stage).mean), y: mine.map((stage) => words.literal(stage.stage)),
-        marker: { color: colours[number % colours.length] }, customdata: mine.map((stage) => cell(stage).values.map((value) => value.toFixed(1)).join(", ")),
-        error_x: { type: "data", visible: mine.some((stage) => cell(stage).sd !== null), array: mine.map((stage) => cell(stage).sd ?? 0), thickness: 1.4, width: 4, color: charts.colour("text") },
+        marker: { color: colors[number % colors.length] }, customdata: mine.map((stage) => cell(stage).values.map((value) => value.toFixed(1)).join(", ")),
+        error_x: { type: "data", visible: mine.some((stage) => cell(stage).sd !== null), array: mine.map((stage) => cell(stage).sd ?? 0), thickness: 1.4, width: 4, color: charts.color("text") },
         hovertemplate: `%{y}<br>${name}: %{x:.1f}<br>of %{customdata}<extra></extra>` });
     });
     return { traces, layout: { barmode: "group", legend: { orientation: "h", y: 1, yanchor: "bottom", traceorder: "reversed" }, xaxis: { title: state.compared === "r1" ? "R@1, percent" : "Linear, percent", rangemode: "tozero" }, yaxis: { ticks: "" } } };

@@ -23,7 +23,7 @@ Report.section("curves", (body) => {
   function band(line, x, key) {
     const low = line.curve[key].map((value, i) => (value === null ? null : value - line.spread[key][i]));
     const high = line.curve[key].map((value, i) => (value === null ? null : value + line.spread[key][i]));
-    return { type: "scatter", mode: "lines", x: [...x, ...[...x].reverse()], y: [...high, ...low.reverse()], fill: "toself", fillcolor: `${line.colour}2e`, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
+    return { type: "scatter", mode: "lines", x: [...x, ...[...x].reverse()], y: [...high, ...low.reverse()], fill: "toself", fillcolor: `${line.color}2e`, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
   }
 
   function traces(kind) {
@@ -35,7 +35,7 @@ Report.section("curves", (body) => {
         if (line.spread && number === 0) made.push(band(line, x, key));
         const label = words.literal([line.words, line.seed, kind.keys.length > 1 ? name : ""].filter(Boolean).join(", "));
         made.push({ type: "scatter", mode: x.length < 2 ? "markers" : "lines", x, y: line.curve[key], name: label, showlegend: false,
-          line: { color: line.colour, width: number ? 1.2 : 2, dash: DASHES[number] || line.dash },
+          line: { color: line.color, width: number ? 1.2 : 2, dash: DASHES[number] || line.dash },
           hovertemplate: `${label}<br>%{y:.4g} at %{x}<extra></extra>` });
       });
     }
@@ -52,13 +52,13 @@ Report.section("curves", (body) => {
     return el("article", { class: "card" },
       el("header", {}, el("h3", {}, kind.words), el("span", { class: "links" }, kind.figures.map((file) => el("a", { href: `figures/${file}` }, file.split(".").pop().toUpperCase())))),
       el("p", { class: "quiet" }, kind.about + keys),
-      there ? place : Report.missing("No run has logged this; methods without a guide have no agreement, those without neighbours no purity."));
+      there ? place : Report.missing("No run has logged this; methods without a guide have no agreement, those without neighbors no purity."));
   }
 
   const chip = (line) => {
     const on = !own.hidden.has(line.words);
     return el("button", { type: "button", class: "chip", "aria-pressed": String(on), onclick: () => { if (on) own.hidden.add(line.words); else own.hidden.delete(line.words); again(); } },
-      el("i", { class: `swatch ${line.dash}`, style: `--own:${line.colour}` }), line.words);
+      el("i", { class: `swatch ${line.dash}`, style: `--own:${line.color}` }), line.words);
   };
   const only = (test) => { own.hidden = new Set(families.filter((line) => !test(line)).map((line) => line.words)); again(); };
   const modalities = [...new Set(families.map((line) => line.modality))];

@@ -22,7 +22,7 @@
 
   const { el } = Report;
 
-  // A labelled choice: options are [value, words]; `change` gets the value.
+  // A labeled choice: options are [value, words]; `change` gets the value.
   Report.choice = (words, options, value, change) => {
     const select = el("select", { onchange: () => change(select.value) });
     for (const [own, text] of options) select.append(el("option", { value: own, selected: String(own) === String(value) }, text));

@@ -20,12 +20,12 @@ Report.section("errors", (body) => {
       const [old, now] = [share(before), share(after)];
       const z = own.matrix === "change" ? now.map((row, i) => row.map((value, j) => value - old[i][j])) : own.matrix === "before" ? old : now;
       const most = Math.max(1, ...z.flat().map(Math.abs));
-      const plain = [[0, charts.colour("card")], [1, charts.colour("accent")]];
-      const both = [[0, "#d1492e"], [0.5, charts.colour("card")], [1, "#2b6cb0"]];
+      const plain = [[0, charts.color("card")], [1, charts.color("accent")]];
+      const both = [[0, "#d1492e"], [0.5, charts.color("card")], [1, "#2b6cb0"]];
       const small = present.length > 40 ? 7 : present.length > 20 ? 9 : 11;
       return { traces: [{ type: "heatmap", x: names, y: names, z, zmin: own.matrix === "change" ? -most : 0, zmax: own.matrix === "change" ? most : 100, xgap: present.length > 40 ? 0 : 1, ygap: present.length > 40 ? 0 : 1,
         colorscale: own.matrix === "change" ? both : plain, colorbar: { thickness: 10, outlinewidth: 0, ticksuffix: "%" }, hovertemplate: "%{y} is taken for %{x}<br>%{z:.0f}%<extra></extra>" }],
-        layout: { xaxis: { tickangle: -60, tickfont: { size: small }, dtick: present.length > 60 ? 5 : 1, title: "class of the nearest neighbour" }, yaxis: { autorange: "reversed", tickfont: { size: small }, dtick: present.length > 60 ? 5 : 1 } } };
+        layout: { xaxis: { tickangle: -60, tickfont: { size: small }, dtick: present.length > 60 ? 5 : 1, title: "class of the nearest neighbor" }, yaxis: { autorange: "reversed", tickfont: { size: small }, dtick: present.length > 60 ? 5 : 1 } } };
     }
 
     function perClass() {
@@ -33,10 +33,10 @@ Report.section("errors", (body) => {
       const rate = (counts, label) => (counts[label] ? (100 * counts[label][0]) / counts[label][1] : null);
       const order = [...present].sort((a, b) => rate(now, a) - rate(old, a) - (rate(now, b) - rate(old, b)));
       const y = order.map((label) => words.literal(series.classes[label] || label));
-      const lines = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false, line: { color: charts.colour("quiet"), width: 1.5 },
+      const lines = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false, line: { color: charts.color("quiet"), width: 1.5 },
         x: order.flatMap((label) => [rate(old, label), rate(now, label), null]), y: y.flatMap((name) => [name, name, null]) };
       const dots = (name, counts, marker) => ({ type: "scatter", mode: "markers", name: words.literal(name), x: order.map((label) => rate(counts, label)), y, marker, hovertemplate: `%{y}<br>${words.literal(name)}: %{x:.0f}%<extra></extra>` });
-      return { traces: [lines, dots(before.name, old, { symbol: "circle-open", size: 9, color: charts.colour("text"), line: { width: 2 } }), dots(after.name, now, { size: 10, color: charts.colour("accent") })],
+      return { traces: [lines, dots(before.name, old, { symbol: "circle-open", size: 9, color: charts.color("text"), line: { width: 2 } }), dots(after.name, now, { size: 10, color: charts.color("accent") })],
         layout: { showlegend: false, xaxis: { side: "top", range: [-3, 103], ticksuffix: "%" }, yaxis: { type: "category", ticks: "", range: [-0.7, order.length - 0.3] } } };
     }
 
@@ -44,7 +44,7 @@ Report.section("errors", (body) => {
       const rank = (value) => (value ? `rank ${value}` : "none of 50");
       return el("article", { class: "card" }, el("h3", {}, title), found.length ? el("ol", { class: "changed" }, found.map((one) => el("li", {},
         clips.clip({ files: series.pictures?.[one.query], id: series.ids[one.query], className: series.classes[series.labels[one.query]] || "?", kinds: "rgb" }),
-        el("div", {}, el("p", { class: "id" }, series.ids[one.query]), el("p", {}, `first right neighbour: ${rank(one.before)} → ${rank(one.after)}`),
+        el("div", {}, el("p", { class: "id" }, series.ids[one.query]), el("p", {}, `first right neighbor: ${rank(one.before)} → ${rank(one.after)}`),
           el("p", { class: "quiet" }, `nearest: ${series.classes[before.answer[one.query]] || "?"} → ${series.classes[after.answer[one.query]] || "?"}`))))) : el("p", { class: "quiet" }, "None."));
     }
 
@@ -52,10 +52,10 @@ Report.section("errors", (body) => {
     const square = charts.place("confusion", Math.min(760, 220 + 24 * present.length), "Confusion matrix");
     const classes = charts.place("classes", 50 + 22 * present.length, "R@1 by class before and after");
     body.replaceChildren(
-      el("div", { class: "controls" }, filters.modalityChoice(series, () => Report.redraw("neighbours", "map", "errors")), filters.pairChoice(plan, series, () => Report.redraw("neighbours", "map", "errors"))),
+      el("div", { class: "controls" }, filters.modalityChoice(series, () => Report.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, series, () => Report.redraw("neighbors", "map", "errors"))),
       el("p", { class: "quiet" }, `${filters.seedWords(plan)}${before.name} has R@1 ${words.number(measures.recall(series, before))}, ${after.name} ${words.number(measures.recall(series, after))}.`),
       el("div", { class: "grid" },
-        el("article", { class: "card" }, el("header", {}, el("h3", {}, "Confusion of the nearest neighbour"), Report.choice("", [["after", after.name], ["before", before.name], ["change", "change"]], own.matrix, (value) => { own.matrix = value; Report.redraw("errors"); })), square),
+        el("article", { class: "card" }, el("header", {}, el("h3", {}, "Confusion of the nearest neighbor"), Report.choice("", [["after", after.name], ["before", before.name], ["change", "change"]], own.matrix, (value) => { own.matrix = value; Report.redraw("errors"); })), square),
         el("article", { class: "card" }, el("h3", {}, "R@1 by class, before and after"), el("p", { class: "quiet" }, `○ ${before.name}, ● ${after.name}; the classes that gained most are at the top.`), el("div", { class: "tall", tabindex: "0" }, classes))),
       el("div", { class: "grid" }, list("Ten most improved videos", changed.improved), list("Ten most hurt videos", changed.hurt)));
     Report.whenNear(square, () => charts.draw(square, matrix));

@@ -55,7 +55,7 @@
   }
   Report.drawAll = drawAll;
 
-  const order = ["overview", "comparison", "curves", "neighbours", "map", "errors", "data", "provenance"];
+  const order = ["overview", "comparison", "curves", "neighbors", "map", "errors", "data", "provenance"];
   sections.sort((a, b) => order.indexOf(a.id) - order.indexOf(b.id));
   byId("theme").addEventListener("click", Report.theme.toggle);
   Report.motion.start();

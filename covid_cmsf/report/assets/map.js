@@ -2,9 +2,9 @@
 "use strict";
 Report.section("map", (body) => {
   const { el, words, charts, state, filters, measures, clips } = Report;
-  state.map ||= { method: "pca", className: "", colour: "class" };
+  state.map ||= { method: "pca", className: "", color: "class" };
   const own = state.map;
-  const COLOURS = ["#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888"];
+  const COLORS = ["#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888"];
   const SYMBOLS = ["circle", "square", "diamond", "cross", "triangle-up", "x", "star"];
   const MANY = 1500; // points from which the graphics card draws
 
@@ -38,17 +38,17 @@ Report.section("map", (body) => {
       const groups = new Map();
       for (let query = 0; query < series.num_queries; query++) {
         if (xs[query] === null) continue;
-        const key = own.colour === "class" ? series.labels[query] : measures.hit(stage, query) ? "right" : "wrong";
+        const key = own.color === "class" ? series.labels[query] : measures.hit(stage, query) ? "right" : "wrong";
         if (!groups.has(key)) groups.set(key, []);
         groups.get(key).push(query);
       }
       const type = series.num_queries > MANY && hasCard ? "scattergl" : "scatter";
       return [...groups.entries()].sort((a, b) => (a[0] > b[0] ? 1 : -1)).map(([key, queries]) => {
-        const faded = own.className !== "" && own.colour === "class" && key !== Number(own.className);
-        const kept = own.className !== "" && own.colour !== "class" ? queries.filter((query) => series.labels[query] === Number(own.className)) : queries;
-        const look = own.colour === "class" ? { color: faded ? charts.colour("faint") : COLOURS[key % COLOURS.length], symbol: SYMBOLS[Math.floor(key / COLOURS.length) % SYMBOLS.length] }
-          : { color: key === "right" ? charts.colour("right") : charts.colour("wrong"), symbol: key === "right" ? "circle" : "x" };
-        return { type, mode: "markers", name: words.literal(own.colour === "class" ? series.classes[key] || key : key), x: kept.map((query) => xs[query]), y: kept.map((query) => ys[query]),
+        const faded = own.className !== "" && own.color === "class" && key !== Number(own.className);
+        const kept = own.className !== "" && own.color !== "class" ? queries.filter((query) => series.labels[query] === Number(own.className)) : queries;
+        const look = own.color === "class" ? { color: faded ? charts.color("faint") : COLORS[key % COLORS.length], symbol: SYMBOLS[Math.floor(key / COLORS.length) % SYMBOLS.length] }
+          : { color: key === "right" ? charts.color("right") : charts.color("wrong"), symbol: key === "right" ? "circle" : "x" };
+        return { type, mode: "markers", name: words.literal(own.color === "class" ? series.classes[key] || key : key), x: kept.map((query) => xs[query]), y: kept.map((query) => ys[query]),
           customdata: kept, hoverinfo: "none", marker: { size: series.num_queries > MANY ? 4 : 7, opacity: faded ? 0.35 : 0.85, ...look } };
       });
     }
@@ -59,7 +59,7 @@ Report.section("map", (body) => {
       const shares = maps[number].shares.map((share) => `${Math.round(100 * share)}%`).join(" and ");
       const hidden = { showgrid: false, showline: false, showticklabels: false, zeroline: false, ticks: "" };
       Report.whenNear(place, () => charts.draw(place, () => ({ traces: traces(number), hover: (event) => show(series, stage, event), leave: () => { card.hidden = true; },
-        layout: { hovermode: "closest", uirevision: `${stage.name} ${own.method}`, dragmode: "pan", showlegend: series.classes.length <= 20 || own.colour !== "class", legend: { orientation: "h", y: -0.02, font: { size: 11 } },
+        layout: { hovermode: "closest", uirevision: `${stage.name} ${own.method}`, dragmode: "pan", showlegend: series.classes.length <= 20 || own.color !== "class", legend: { orientation: "h", y: -0.02, font: { size: 11 } },
           xaxis: hidden, yaxis: { ...hidden, scaleanchor: "x" } } })));
       return el("article", { class: "card" }, el("header", {}, el("h3", {}, stage.name), el("span", { class: "quiet" }, `R@1 ${words.number(stage.r1)}`)),
         el("p", { class: "quiet" }, own.method === "pca" ? `Two principal components: ${shares} of the variance.` : "UMAP with the cosine distance: near means alike, far means little."), place);
@@ -68,9 +68,9 @@ Report.section("map", (body) => {
     const methods = [["pca", "PCA"], ...(maps.some((one) => one.umap_x) ? [["umap", "UMAP"]] : [])];
     body.replaceChildren(
       el("div", { class: "controls" },
-        filters.modalityChoice(series, () => Report.redraw("neighbours", "map", "errors")), filters.pairChoice(plan, series, () => Report.redraw("neighbours", "map", "errors")),
+        filters.modalityChoice(series, () => Report.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, series, () => Report.redraw("neighbors", "map", "errors")),
         Report.choice("Method", methods, own.method, change("method")),
-        Report.choice("Colour", [["class", "by class"], ["right", "right or wrong"]], own.colour, change("colour")),
+        Report.choice("Color", [["class", "by class"], ["right", "right or wrong"]], own.color, change("color")),
         Report.choice("Class", [["", "all"], ...series.classes.map((name, label) => [label, name || String(label)])], own.className, change("className"))),
       methods.length < 2 ? el("p", { class: "quiet" }, filters.seedWords(plan), "UMAP is shown where it is installed: ", el("code", {}, "pip install umap-learn")) : el("p", { class: "quiet" }, filters.seedWords(plan)),
       el("div", { class: "grid" }, panel(pair[0], "before"), panel(pair[1], "after")));

@@ -20,7 +20,7 @@ Report.measures = (() => {
     return totals[1] ? (100 * totals[0]) / totals[1] : null;
   }
 
-  // rows: true class; columns: class of the nearest neighbour. Counts.
+  // rows: true class; columns: class of the nearest neighbor. Counts.
   function confusion(series, stage) {
     const size = series.classes.length;
     const counts = Array.from({ length: size }, () => new Array(size).fill(0));
@@ -35,7 +35,7 @@ Report.measures = (() => {
     return old === now ? (now ? "right" : "wrong") : now ? "improved" : "hurt";
   }
 
-  // By the change of 1 / (rank of the first right neighbour): the most improved, and the most hurt.
+  // By the change of 1 / (rank of the first right neighbor): the most improved, and the most hurt.
   function changes(series, before, after, most = 10) {
     const score = (rank) => (rank ? 1 / rank : 0);
     const all = [];

@@ -19,11 +19,11 @@ Report.section("overview", (body) => {
     const name = (row) => words.literal(row.stage === row.model ? row.stage : `${row.stage}`);
     const half = rows.map((row) => row[`${state.result}_sd`] ?? null);
     const interval = rows.map((row) => row[`${state.result}_interval`] ?? null);
-    const colours = { rgb: "#4477aa", flow: "#cc8800", frame: "#228833", rgbdiff: "#aa3377" };
+    const colors = { rgb: "#4477aa", flow: "#cc8800", frame: "#228833", rgbdiff: "#aa3377" };
     const bars = {
       type: "bar", orientation: "h", name: "ours", showlegend: false, x: rows.map(valueOf), y: rows.map(name),
-      marker: { color: rows.map((row) => colours[row.modality] || "#888888"), opacity: rows.map((row) => (row.kind === "round" || plan.kind === "run" ? 1 : 0.55)) },
-      error_x: { type: "data", symmetric: false, thickness: 1.4, width: 4, color: charts.colour("text"),
+      marker: { color: rows.map((row) => colors[row.modality] || "#888888"), opacity: rows.map((row) => (row.kind === "round" || plan.kind === "run" ? 1 : 0.55)) },
+      error_x: { type: "data", symmetric: false, thickness: 1.4, width: 4, color: charts.color("text"),
         array: rows.map((row, i) => half[i] ?? (interval[i] ? interval[i][1] - valueOf(row) : 0)),
         arrayminus: rows.map((row, i) => half[i] ?? (interval[i] ? valueOf(row) - interval[i][0] : 0)) },
       text: rows.map((row) => words.literal(`${row.model} on ${row.modality ?? "–"}`)), textposition: "none",
@@ -31,9 +31,9 @@ Report.section("overview", (body) => {
     };
     const paper = rows.filter((row) => row[`published_${state.result}`] !== null && row[`published_${state.result}`] !== undefined);
     const dots = { type: "scatter", mode: "markers", name: "published", x: paper.map((row) => row[`published_${state.result}`]), y: paper.map(name),
-      marker: { symbol: "diamond-open", size: 10, color: charts.colour("text"), line: { width: 2 } }, hovertemplate: "%{y}<br>published %{x:.1f}<extra></extra>" };
+      marker: { symbol: "diamond-open", size: 10, color: charts.color("text"), line: { width: 2 } }, hovertemplate: "%{y}<br>published %{x:.1f}<extra></extra>" };
     const chance = plan.rows.find((row) => row.stage === "chance")?.r1;
-    const line = chance && ["r1", "linear"].includes(state.result) ? [{ type: "line", x0: chance, x1: chance, y0: 0, y1: 1, yref: "paper", line: { dash: "dot", width: 1, color: charts.colour("quiet") } }] : [];
+    const line = chance && ["r1", "linear"].includes(state.result) ? [{ type: "line", x0: chance, x1: chance, y0: 0, y1: 1, yref: "paper", line: { dash: "dot", width: 1, color: charts.color("quiet") } }] : [];
     return { traces: paper.length ? [bars, dots] : [bars], layout: { shapes: line, bargap: 0.35, showlegend: paper.length > 0, legend: { orientation: "h", y: 1, yanchor: "bottom" },
       xaxis: { title: `${choices().find(([value]) => value === state.result)[1]}, percent`, rangemode: "tozero" }, yaxis: { ticks: "", fixedrange: true } } };
   }
@@ -49,7 +49,7 @@ Report.section("overview", (body) => {
     el("p", { class: "quiet" }, facts),
     Report.resultsTable.draw(plan),
     measured ? el("div", { class: "controls" }, Report.choice("Chart of", choices(), state.result, (value) => { state.result = value; Report.redraw("overview"); }),
-      plan.kind === "plan" ? el("span", { class: "quiet" }, "Blue: RGB, ochre: flow; rounds are in full colour.") : "") : Report.missing("Nothing is measured yet. ", plan.missing),
+      plan.kind === "plan" ? el("span", { class: "quiet" }, "Blue: RGB, ochre: flow; rounds are in full color.") : "") : Report.missing("Nothing is measured yet. ", plan.missing),
     measured ? place : "");
   if (measured) Report.whenNear(place, () => charts.draw(place, chart));
 });

@@ -1,6 +1,6 @@
-"""Neighbours under wrong labels, figure 2 of the paper: whom does a constraint find when half of the labels are wrong?
+"""Neighbors under wrong labels, figure 2 of the paper: whom does a constraint find when half of the labels are wrong?
 
-For one label three rows: the neighbours, among images of that label, of a query that has it rightly; of a query that
+For one label three rows: the neighbors, among images of that label, of a query that has it rightly; of a query that
 has it wrongly; and random images of that label. If the constraint works, the first two rows look like their queries.
 """
 

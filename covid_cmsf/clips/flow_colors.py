@@ -1,6 +1,6 @@
-"""Optical flow as colours: hue is the direction, strength is the speed.
+"""Optical flow as colors: hue is the direction, strength is the speed.
 
-The usual colour wheel of the Middlebury benchmark (Baker et al., "A Database and Evaluation Methodology for Optical
+The usual color wheel of the Middlebury benchmark (Baker et al., "A Database and Evaluation Methodology for Optical
 Flow", IJCV 2011): 55 hues, spaced by how well the eye tells them apart; zero motion is white.
 """
 
@@ -9,12 +9,12 @@ Flow", IJCV 2011): 55 hues, spaced by how well the eye tells them apart; zero mo
 import numpy as np
 from numpy.typing import NDArray
 
-# From each colour to the next in this many steps: red, yellow, green, cyan, blue, magenta, and back to red.
+# From each color to the next in this many steps: red, yellow, green, cyan, blue, magenta, and back to red.
 CORNERS = np.array([[255, 0, 0], [255, 255, 0], [0, 255, 0], [0, 255, 255], [0, 0, 255], [255, 0, 255]])
 STEPS = (15, 6, 4, 11, 13, 6)
 
 
-def colour_wheel() -> NDArray[np.float64]:
+def color_wheel() -> NDArray[np.float64]:
     """(55, 3) RGB in 0..1."""
     parts = []
     for index, steps in enumerate(STEPS):
@@ -24,10 +24,10 @@ def colour_wheel() -> NDArray[np.float64]:
 
 
 def flow_to_rgb(flow: NDArray[np.float32], scale: float) -> NDArray[np.uint8]:
-    """(2, H, W) pixels -> (H, W, 3) RGB; `scale` is the speed of full colour, faster motion is darkened."""
+    """(2, H, W) pixels -> (H, W, 3) RGB; `scale` is the speed of full color, faster motion is darkened."""
     x, y = flow.astype(np.float64) / max(scale, 1e-9)
     speed = np.hypot(x, y)  # (H, W)
-    wheel = colour_wheel()
+    wheel = color_wheel()
     position = (np.arctan2(-y, -x) / np.pi + 1) / 2 * (len(wheel) - 1)
     low = np.floor(position).astype(int)
     share = (position - low)[..., None]
@@ -37,7 +37,7 @@ def flow_to_rgb(flow: NDArray[np.float32], scale: float) -> NDArray[np.uint8]:
 
 
 def wheel_picture(size: int) -> NDArray[np.uint8]:
-    """(size, size, 3): the legend; a point's colour is that of the motion from the centre to it."""
+    """(size, size, 3): the legend; a point's color is that of the motion from the center to it."""
     x, y = np.meshgrid(np.linspace(-1, 1, size), np.linspace(-1, 1, size))
     picture = flow_to_rgb(np.stack([x, y]).astype(np.float32), 1.0)
     picture[np.hypot(x, y) > 1] = 255

@@ -1,9 +1,9 @@
-"""Finding neighbours in the bank: the k nearest rows, everywhere, among candidates, or with the same label.
+"""Finding neighbors in the bank: the k nearest rows, everywhere, among candidates, or with the same label.
 
 Similarities are in float32. Everything is searched in slices, so that memory stays small for banks of any size.
 """
 
-# B batch, M bank rows, D embedding, N candidates, K neighbours
+# B batch, M bank rows, D embedding, N candidates, K neighbors
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ SLICE_BYTES = 32_000_000  # of similarities or gathered rows that are alive at o
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class Neighbors:
     """Rows (B, K) of the bank, nearest first; -1 where there are fewer than K allowed rows."""
 
     rows: Tensor
 
     @property
     def found(self) -> Tensor:
-        """(B, K): where there is a neighbour."""
+        """(B, K): where there is a neighbor."""
         return self.rows >= 0
 
 
 @torch.no_grad()
 def nearest(
     queries: Tensor, bank: Tensor, k: int, *, forbidden: Tensor | None = None, among: Tensor | None = None
-) -> Neighbours:
+) -> Neighbors:
     """The k nearest rows of `bank` (M, D) to each query (B, D): of all, or of the rows `among` (m,) for every query.
 
     `forbidden` (B, M) rows are left out.
@@ -42,24 +42,24 @@ def nearest(
         out = None if forbidden is None else forbidden[:, rows]
         values, places = _best_of_both(values, places, _similarity(queries, bank[rows], out), part.start, k)
     found = places if among is None else among[places]
-    return Neighbours(torch.where(values == -torch.inf, -1, found))
+    return Neighbors(torch.where(values == -torch.inf, -1, found))
 
 
 @torch.no_grad()
-def nearest_among(queries: Tensor, bank: Tensor, k: int, candidates: Tensor) -> Neighbours:
+def nearest_among(queries: Tensor, bank: Tensor, k: int, candidates: Tensor) -> Neighbors:
     """The k nearest of each query's own candidates (B, N), which are rows of the bank or -1."""
     k = min(k, candidates.shape[1])
     # Made once: small results that stay between large slices that go would scatter the heap, to gigabytes.
     found = candidates.new_empty(len(candidates), k)
     for part in slices(len(queries), 4 * candidates.shape[1] * bank.shape[1]):
         found[part] = _best_candidates(queries[part].float(), bank, candidates[part], k)
-    return Neighbours(found)
+    return Neighbors(found)
 
 
 @torch.no_grad()
 def nearest_same_label(
     queries: Tensor, bank: Tensor, k: int, *, labels: Tensor, bank_labels: Tensor, forbidden: Tensor | None = None
-) -> Neighbours:
+) -> Neighbors:
     """The k nearest rows with each query's label (B,); `forbidden` (B, M) rows are left out.
 
     Small classes are searched all at once. Large ones one after the other, each for all of its queries together, so
@@ -78,7 +78,7 @@ def nearest_same_label(
         out = None if forbidden is None else forbidden[who]
         rows = nearest(queries[who], bank, k, forbidden=out, among=order[first:last]).rows
         found[who, : rows.shape[1]] = rows
-    return Neighbours(found)
+    return Neighbors(found)
 
 
 def _class_spans(labels: Tensor, bank_labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The colour wheel and the contact sheet."""
+"""The color wheel and the contact sheet."""
 
 import colorsys
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 
 from covid_cmsf.clips import ClipStore
 from covid_cmsf.clips.contact_sheet import draw_contact_sheet
-from covid_cmsf.clips.flow_colours import colour_wheel, flow_to_rgb, wheel_picture
+from covid_cmsf.clips.flow_colors import color_wheel, flow_to_rgb, wheel_picture
 
 
 def one(x: float, y: float, scale: float = 1.0) -> tuple[int, int, int]:
@@ -16,12 +16,12 @@ def one(x: float, y: float, scale: float = 1.0) -> tuple[int, int, int]:
 
 
 def test_the_wheel_has_55_hues_and_closes() -> None:
-    wheel = colour_wheel()
+    wheel = color_wheel()
     assert wheel.shape == (55, 3) and wheel.min() == 0 and wheel.max() == 1
     assert np.abs(np.diff(np.concatenate([wheel, wheel[:1]]), axis=0)).max() <= 0.26
 
 
-def test_directions_have_the_usual_colours() -> None:
+def test_directions_have_the_usual_colors() -> None:
     assert one(0, 0) == (255, 255, 255), "no motion is white"
     hues = {name: colorsys.rgb_to_hsv(*(v / 255 for v in one(*xy)))[0] * 360 for name, xy in
             {"right": (1, 0), "left": (-1, 0), "down": (0, 1), "up": (0, -1)}.items()}  # fmt: skip
@@ -29,7 +29,7 @@ def test_directions_have_the_usual_colours() -> None:
     assert 170 < hues["left"] < 200 and 40 < hues["down"] < 80 and 240 < hues["up"] < 290
 
 
-def test_colour_grows_with_speed_and_darkens_beyond_the_scale() -> None:
+def test_color_grows_with_speed_and_darkens_beyond_the_scale() -> None:
     assert one(0.5, 0)[1] > one(0.9, 0)[1]
     assert one(2, 0)[0] < one(1, 0)[0]
     assert wheel_picture(9)[4, 4].tolist() == [255, 255, 255]

@@ -1,18 +1,18 @@
-// Neighbours: for each query a row for each stage, so that one sees what a round changed.
+// Neighbors: for each query a row for each stage, so that one sees what a round changed.
 "use strict";
-Report.section("neighbours", (body) => {
+Report.section("neighbors", (body) => {
   const { el, words, state, filters, measures, clips } = Report;
   state.gallery ||= { page: 0, className: "", outcome: "", kinds: "both", all: false, text: "", only: null };
   const own = state.gallery;
   const PAGE = 6;
   const OUTCOMES = [["", "all"], ["right-now", "right after"], ["wrong-now", "wrong after"], ["improved", "improved"], ["hurt", "hurt"], ["right", "right before and after"], ["wrong", "wrong before and after"]];
 
-  filters.withSeries(body, ["neighbours"], (plan, series, found) => {
+  filters.withSeries(body, ["neighbors"], (plan, series, found) => {
     const width = found[0].found.length / series.shown.length;
     const mine = filters.stagesOf(series);
     const [before, after] = filters.pair(plan, series);
     const become = (query) => measures.outcome(series.stages[before], series.stages[after], query);
-    const again = () => Report.redraw("neighbours");
+    const again = () => Report.redraw("neighbors");
     const change = (name) => (value) => { own[name] = value; own.page = 0; own.only = null; again(); };
 
     function wanted() {
@@ -39,7 +39,7 @@ Report.section("neighbours", (body) => {
       }
       return el("div", { class: "found", "data-stage": stage.name },
         el("div", { class: "found-words" }, el("b", {}, stage.name), el("span", { class: "quiet" }, plan.kind === "plan" ? `${stage.kind} · ${verdict}` : verdict)),
-        el("div", { class: "strip", tabindex: "0", role: "group", "aria-label": `Neighbours by ${stage.name}` }, cells));
+        el("div", { class: "strip", tabindex: "0", role: "group", "aria-label": `Neighbors by ${stage.name}` }, cells));
     }
 
     function card([query, place]) {
@@ -65,9 +65,9 @@ Report.section("neighbours", (body) => {
     const noun = Report.data.report.data.some((facts) => facts.still) ? "images" : "videos";
     body.replaceChildren(
       el("p", { class: "quiet" }, `${filters.seedWords(plan)}${series.shown.length} of ${words.count(series.num_queries)} ${how.query} ${noun}, each with its ${width} nearest in ${how.gallery}, with the cosine. Green and ✓: the true class is the query's; red and ✗: it is not.`),
-      el("div", { class: "controls", "data-filters": "neighbours" },
-        filters.modalityChoice(series, () => Report.redraw("neighbours", "map", "errors")),
-        filters.pairChoice(plan, series, () => Report.redraw("neighbours", "map", "errors")),
+      el("div", { class: "controls", "data-filters": "neighbors" },
+        filters.modalityChoice(series, () => Report.redraw("neighbors", "map", "errors")),
+        filters.pairChoice(plan, series, () => Report.redraw("neighbors", "map", "errors")),
         Report.choice("Class", [["", "all"], ...present.map((label) => [label, series.classes[label] || String(label)])], own.className, change("className")),
         Report.choice("Outcome", OUTCOMES, own.outcome, change("outcome")),
         hasFlow ? Report.choice("Pictures", [["both", "RGB and flow"], ["rgb", "RGB"], ["flow", "flow"]], own.kinds, change("kinds")) : "",

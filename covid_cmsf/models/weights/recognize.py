@@ -29,7 +29,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Recognised:
+class Recognized:
     """A layout and those of its parts that the file holds, and what each of the file's names means to us."""
 
     layout: Layout
@@ -50,7 +50,7 @@ def state_of(file: WeightsFile) -> tuple[StateDict, list[str]]:
     return state, rest + ([key for key in outer if key != wrapper] if wrapper is not None else [])
 
 
-def recognise(file: WeightsFile, state: StateDict) -> Recognised:
+def recognize(file: WeightsFile, state: StateDict) -> Recognized:
     """The layout that explains most of the file; ValueError when none does."""
     ours = our_layout(file)
     candidates = [_found(layout, state) for layout in ((ours,) if ours else FOREIGN)]
@@ -76,7 +76,7 @@ def first_conv(encoder: str) -> str:
         return create_encoder(encoder).first_conv
 
 
-def _found(layout: Layout, state: StateDict) -> tuple[int, Recognised]:
+def _found(layout: Layout, state: StateDict) -> tuple[int, Recognized]:
     """How many of the file's names the layout knows in its best part, and the parts it finds."""
     to_ours = inverse(layout, _all_keys(tuple(encoder_names())))
     counts = {
@@ -84,7 +84,7 @@ def _found(layout: Layout, state: StateDict) -> tuple[int, Recognised]:
         for part in layout.parts
     }
     parts = tuple(part for part, count in counts.items() if count >= FEWEST_KEYS)
-    return max(counts.values()), Recognised(layout, parts, to_ours)
+    return max(counts.values()), Recognized(layout, parts, to_ours)
 
 
 @lru_cache

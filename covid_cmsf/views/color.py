@@ -1,4 +1,4 @@
-"""Colour operations on whole clips: float (T, 3, H, W) in 0..1, on any device; torchvision's definitions.
+"""Color operations on whole clips: float (T, 3, H, W) in 0..1, on any device; torchvision's definitions.
 
 All of them work in place on their argument and return it: a view passes through several, and memory traffic is what
 they cost.
@@ -9,7 +9,7 @@ they cost.
 import torch
 from torch import Tensor
 
-from covid_cmsf.views.draws import Colour
+from covid_cmsf.views.draws import Color
 
 LUMA = (0.2989, 0.587, 0.114)
 
@@ -21,28 +21,28 @@ def luma(clip: Tensor) -> Tensor:
 
 
 def brightness_(clip: Tensor, factor: float) -> Tensor:
-    """Towards black (factor 0) or beyond the picture (above 1)."""
+    """Toward black (factor 0) or beyond the picture (above 1)."""
     return clip.mul_(factor).clamp_(0, 1)
 
 
 def contrast_(clip: Tensor, factor: float) -> Tensor:
-    """Towards each frame's mean luma."""
+    """Toward each frame's mean luma."""
     mean = luma(clip).mean(dim=(1, 2, 3), keepdim=True)  # (T, 1, 1, 1)
     return clip.mul_(factor).add_(mean, alpha=1 - factor).clamp_(0, 1)
 
 
 def saturation_(clip: Tensor, factor: float) -> Tensor:
-    """Towards grey."""
-    grey = luma(clip)
-    return clip.mul_(factor).add_(grey, alpha=1 - factor).clamp_(0, 1)
+    """Toward gray."""
+    gray = luma(clip)
+    return clip.mul_(factor).add_(gray, alpha=1 - factor).clamp_(0, 1)
 
 
 def hue_(clip: Tensor, shift: float) -> Tensor:
-    """Turns every colour by `shift` circles (-0.5..0.5), keeping its value and chroma (HSV)."""
+    """Turns every color by `shift` circles (-0.5..0.5), keeping its value and chroma (HSV)."""
     red, green, blue = clip.unbind(1)
     high = clip.amax(1)
     chroma = high - clip.amin(1)
-    # The position on the colour circle in sixths, 0 = red; where grey, anything: chroma is 0.
+    # The position on the color circle in sixths, 0 = red; where gray, anything: chroma is 0.
     from_green = (blue - red).add_(chroma, alpha=2)
     from_blue = (red - green).add_(chroma, alpha=4)
     # 0 where the channel is the highest, else 1: on a CPU several times faster than comparing and `torch.where`.
@@ -57,20 +57,20 @@ def hue_(clip: Tensor, shift: float) -> Tensor:
     return clip
 
 
-def jitter_(clip: Tensor, colour: Colour) -> Tensor:
+def jitter_(clip: Tensor, color: Color) -> Tensor:
     """The four operations in the drawn order."""
-    for operation in colour.order:
+    for operation in color.order:
         if operation == 0:
-            brightness_(clip, colour.brightness)
+            brightness_(clip, color.brightness)
         elif operation == 1:
-            contrast_(clip, colour.contrast)
+            contrast_(clip, color.contrast)
         elif operation == 2:
-            saturation_(clip, colour.saturation)
+            saturation_(clip, color.saturation)
         else:
-            hue_(clip, colour.hue)
+            hue_(clip, color.hue)
     return clip
 
 
-def grey_(clip: Tensor, channel: int) -> Tensor:
+def gray_(clip: Tensor, channel: int) -> Tensor:
     """All three channels become the luma (channel -1) or one of the channels."""
     return clip.copy_((luma(clip) if channel < 0 else clip[:, channel : channel + 1].clone()).expand_as(clip))

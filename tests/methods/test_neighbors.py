@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from covid_cmsf.methods import neighbours as neighbours_module
-from covid_cmsf.methods.neighbours import nearest, nearest_same_label
+from covid_cmsf.methods import neighbors as neighbors_module
+from covid_cmsf.methods.neighbors import nearest, nearest_same_label
 
 B, M, D = 9, 60, 8
 
@@ -45,7 +45,7 @@ def test_slices_of_the_bank_and_of_some_of_its_rows_equal_loops(
     among: torch.Tensor | None,
     k: int,
 ) -> None:
-    monkeypatch.setattr(neighbours_module, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(neighbors_module, "SLICE_BYTES", slice_bytes)
     queries, bank = unit(B, seed=0), unit(M, seed=1)
     allowed = torch.ones(B, M, dtype=torch.bool) if forbidden is None else ~forbidden
     if among is not None:
@@ -73,7 +73,7 @@ LABELS = {
 def test_the_search_class_by_class_equals_loops(
     monkeypatch: pytest.MonkeyPatch, which: str, forbidden: torch.Tensor | None, k: int, slice_bytes: int
 ) -> None:
-    monkeypatch.setattr(neighbours_module, "SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(neighbors_module, "SLICE_BYTES", slice_bytes)
     queries, bank = unit(B, seed=0), unit(M, seed=1)
     labels, bank_labels = LABELS[which]
     allowed = (labels[:, None] == bank_labels[None, :]) & (labels >= 0)[:, None]
@@ -88,7 +88,7 @@ def test_a_search_by_label_gathers_at_most_as_many_rows_as_the_bank_has(
     monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     gathered = []
-    among, everywhere = neighbours_module.nearest_among, neighbours_module.nearest
+    among, everywhere = neighbors_module.nearest_among, neighbors_module.nearest
 
     def count_candidates(queries, bank, k, candidates):  # type: ignore[no-untyped-def]
         gathered.append(candidates.numel())
@@ -98,8 +98,8 @@ def test_a_search_by_label_gathers_at_most_as_many_rows_as_the_bank_has(
         gathered.append(len(among))
         return everywhere(*args, among=among, **kwargs)
 
-    monkeypatch.setattr(neighbours_module, "nearest_among", count_candidates)
-    monkeypatch.setattr(neighbours_module, "nearest", count_rows)
+    monkeypatch.setattr(neighbors_module, "nearest_among", count_candidates)
+    monkeypatch.setattr(neighbors_module, "nearest", count_rows)
     labels, bank_labels = LABELS[which]
     nearest_same_label(unit(B, seed=0), unit(M, seed=1), 4, labels=labels, bank_labels=bank_labels)
     assert gathered and sum(gathered) <= M

@@ -23,7 +23,7 @@ from covid_cmsf.views.loader import EpochSampler, start_worker
 
 
 @dataclass(frozen=True)
-class LabelledClip:
+class LabeledClip:
     """Cut frames, uint8 (T, C, H, W), and what is still to be done to them. With a `fault` there are none."""
 
     video: int
@@ -33,7 +33,7 @@ class LabelledClip:
     fault: str = ""
 
 
-class LabelledClips(Dataset[LabelledClip]):
+class LabeledClips(Dataset[LabeledClip]):
     """Key -> clip. Everything random follows from seed and key."""
 
     def __init__(
@@ -52,7 +52,7 @@ class LabelledClips(Dataset[LabelledClip]):
     def __len__(self) -> int:
         return len(self.records)
 
-    def __getitem__(self, key: Key) -> LabelledClip:
+    def __getitem__(self, key: Key) -> LabeledClip:
         record = self.records[key.video]
         rng = np.random.default_rng([self.seed, key.epoch, key.position])
         try:
@@ -61,20 +61,20 @@ class LabelledClips(Dataset[LabelledClip]):
             frames = frames_of(self.modality, numbers, single=0)
             codes = self.clips.read_codes(record, self.modality.stored, frames)
         except (ValueError, OSError) as error:  # the caller lists it; nothing stands in for it
-            return LabelledClip(key.video, record.label, fault=str(error) or type(error).__name__)
+            return LabeledClip(key.video, record.label, fault=str(error) or type(error).__name__)
         draw = draw_view(self.augmentation, rng, height=codes.shape[-2], width=codes.shape[-1])
-        return LabelledClip(key.video, record.label, cut(codes, draw.geometry, self.showing.size), draw)
+        return LabeledClip(key.video, record.label, cut(codes, draw.geometry, self.showing.size), draw)
 
-    def finished(self, clip: LabelledClip, device: torch.device) -> Tensor:
+    def finished(self, clip: LabeledClip, device: torch.device) -> Tensor:
         """What the encoder sees."""
         assert clip.codes is not None and clip.draw is not None
         return self.showing.finish(clip.codes.to(device), clip.draw, self.clips.flow_bound)
 
 
 class ClipLoader:
-    """Batches of labelled clips, epoch by epoch, by one set of workers; an incomplete last batch is left out."""
+    """Batches of labeled clips, epoch by epoch, by one set of workers; an incomplete last batch is left out."""
 
-    def __init__(self, data: LabelledClips, *, batch_size: int, num_workers: int) -> None:
+    def __init__(self, data: LabeledClips, *, batch_size: int, num_workers: int) -> None:
         self._sampler = EpochSampler(data, batch_size=batch_size, seed=data.seed)
         workers: dict[str, Any] = {}
         if num_workers:
@@ -88,7 +88,7 @@ class ClipLoader:
             **workers,
         )
 
-    def epoch(self, epoch: int) -> Iterator[list[LabelledClip]]:
+    def epoch(self, epoch: int) -> Iterator[list[LabeledClip]]:
         """The batches of one epoch, in an order that follows from seed and epoch."""
         self._sampler.start_at(epoch)
         yield from self._loader
