@@ -20,7 +20,7 @@ $(VENV)/.installed: setup.cfg pyproject.toml
 demo: install
 	$(BIN)/covid-cmsf demo-videos $(DEMO)/videos --size 72x54 --frames 20 --fps 12 --groups 24 --clips-per-group 2 --difficulty 0.1 --seed 9
 	$(BIN)/covid-cmsf preprocess $(DEMO)/videos --out $(DEMO)/clips --layout ucf101 --splits $(DEMO)/videos/splits --flow-backend numba-fast --workers 2
-	$(BIN)/covid-cmsf cotrain configs/demo/cotraining.yaml settings.clips=$(DEMO)/clips 'seeds=$(SEEDS)' --out runs/demo --parallel 2
+	$(BIN)/covid-cmsf cotrain configs/demo/cotraining.yaml defaults.clips=$(DEMO)/clips 'seeds=$(SEEDS)' --out runs/demo --parallel 2
 	$(BIN)/covid-cmsf report runs/demo --queries 36 --out runs/demo-report
 
 lint: install

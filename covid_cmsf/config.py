@@ -1,6 +1,6 @@
 """Typed configuration: YAML file <- `extends` <- `key=value`, checked by a pydantic model.
 
-    settings = load_config(TrainSettings, Path("configs/demo.yaml"), ["optimizer.lr=1e-3"])
+    config = load_config(TrainConfig, Path("configs/demo.yaml"), ["optimizer.lr=1e-3"])
 
 Unknown keys, repeated keys and wrong types are errors that name the key and what would be accepted.
 """
@@ -19,30 +19,30 @@ MAX_DEPTH = 20
 MAX_NODES = 100_000
 
 
-class Settings(BaseModel):
+class Config(BaseModel):
     """Base of every section: frozen, and a key that it does not know is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound=Config)
 
 
 def load_config(schema: type[S], path: Path | None = None, overrides: Iterable[str] = ()) -> S:
     """The settings of `schema` from a YAML file (optional) and `key.subkey=value` overrides, later ones win."""
     values = read_yaml(path) if path is not None else {}
     for override in overrides:
-        merge(values, parse_override(override))
-    return validate(schema, values, place=str(path) if path is not None else "the command line")
+        deep_update(values, parse_override(override))
+    return validate(schema, values, origin=str(path) if path is not None else "the command line")
 
 
-def validate(schema: type[S], values: Mapping[str, Any], *, place: str) -> S:
+def validate(schema: type[S], values: Mapping[str, Any], *, origin: str) -> S:
     """`values` as a `schema`; ValueError with one line a fault otherwise."""
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        faults = [_fault(schema, dict(fault)) for fault in error.errors()]
-        raise ValueError(f"configuration ({place}): " + "; ".join(faults)) from None
+        messages = [_format_error(schema, dict(detail)) for detail in error.errors()]
+        raise ValueError(f"configuration ({origin}): " + "; ".join(messages)) from None
 
 
 def read_yaml(path: Path, _seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -55,21 +55,21 @@ def read_yaml(path: Path, _seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path.stat().st_size > MAX_BYTES:
         raise ValueError(f"configuration {path} is larger than {MAX_BYTES:,} bytes: is it a YAML file?")
     try:
-        own = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from None
-    own = {} if own is None else own
-    if not isinstance(own, dict):
-        raise ValueError(f"{path} must hold a mapping (key: value), not a {type(own).__name__}")
-    _check_size(own, path)
-    parents = own.pop("extends", [])
+    values = {} if values is None else values
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold a mapping (key: value), not a {type(values).__name__}")
+    _check_size(values, path)
+    parents = values.pop("extends", [])
     merged: dict[str, Any] = {}
     parents = [parents] if isinstance(parents, str) else parents
     if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
         raise ValueError(f"{path}: extends must be a path or a list of paths, not {parents!r}")
     for parent in parents:
-        merge(merged, read_yaml(path.parent / parent, (*_seen, path)))
-    merge(merged, own)
+        deep_update(merged, read_yaml(path.parent / parent, (*_seen, path)))
+    deep_update(merged, values)
     return merged
 
 
@@ -82,8 +82,8 @@ def parse_override(text: str) -> dict[str, Any]:
         nested: Any = yaml.load(value, Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
     except yaml.YAMLError as error:
         raise ValueError(f"override {text!r}: {value!r} is not a YAML value: {error}") from None
-    for part in reversed(key.split(".")):
-        nested = {part: nested}
+    for name in reversed(key.split(".")):
+        nested = {name: nested}
     return nested
 
 
@@ -98,11 +98,11 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def merge(base: dict[str, Any], new: Mapping[str, Any]) -> None:
+def deep_update(base: dict[str, Any], new: Mapping[str, Any]) -> None:
     """Lays `new` over `base` in place: mappings merge key by key, everything else replaces."""
     for key, value in new.items():
         if isinstance(value, dict) and isinstance(base.get(key), dict):
-            merge(base[key], value)
+            deep_update(base[key], value)
         else:
             base[key] = value
 
@@ -120,59 +120,61 @@ def _check_size(values: Any, path: Path) -> None:
     raise ValueError(f"configuration {path} is nested deeper than {MAX_DEPTH} levels")
 
 
-def _fault(schema: type[BaseModel], fault: dict[str, Any]) -> str:
+def _format_error(schema: type[BaseModel], detail: dict[str, Any]) -> str:
     """One pydantic fault as a sentence."""
-    parts, _ = _walk(schema, fault["loc"])
-    key, given = ".".join(parts), fault["input"]
-    match fault["type"]:
+    keys, _ = _resolve_location(schema, detail["loc"])
+    key, given = ".".join(keys), detail["input"]
+    match detail["type"]:
         case "extra_forbidden":
-            parts, models = _walk(schema, fault["loc"][:-1])
-            known, unknown = [name for model in models for name in model.model_fields], str(fault["loc"][-1])
-            return f"unknown key {'.'.join([*parts, unknown])!r}; {_hint(unknown, known)}"
+            keys, models = _resolve_location(schema, detail["loc"][:-1])
+            known, unknown = [name for model in models for name in model.model_fields], str(detail["loc"][-1])
+            return f"unknown key {'.'.join([*keys, unknown])!r}; {_suggest(unknown, known)}"
         case "missing":
             return f"{key!r} is missing"
         case "union_tag_not_found" | "union_tag_invalid":
-            facts = {name: value.replace("'", "") for name, value in fault["ctx"].items()}
-            key = f"{key}.{facts['discriminator']}"
-            if "tag" not in facts:
+            context = {name: value.replace("'", "") for name, value in detail["ctx"].items()}
+            key = f"{key}.{context['discriminator']}"
+            if "tag" not in context:
                 return f"{key!r} is missing"
-            return f"{key} = {facts['tag']!r}: {_hint(facts['tag'], facts['expected_tags'].split(', '))}"
+            return f"{key} = {context['tag']!r}: {_suggest(context['tag'], context['expected_tags'].split(', '))}"
         case "value_error":
-            words = str(fault["ctx"]["error"])
+            message = str(detail["ctx"]["error"])
         case _:
-            words = f"{fault['msg'][0].lower()}{fault['msg'][1:]}"
+            message = f"{detail['msg'][0].lower()}{detail['msg'][1:]}"
     if isinstance(given, dict):  # values that do not fit together: the sentence names them
-        return f"{key}: {words}" if key else words
-    return f"{key} = {given!r}: {words}"
+        return f"{key}: {message}" if key else message
+    return f"{key} = {given!r}: {message}"
 
 
-def _hint(given: str, known: list[str]) -> str:
+def _suggest(given: str, known: list[str]) -> str:
     close = difflib.get_close_matches(given, known, n=1)
     return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
 
 
-def _walk(schema: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], list[type[BaseModel]]]:
+def _resolve_location(
+    schema: type[BaseModel], location: tuple[int | str, ...]
+) -> tuple[list[str], list[type[BaseModel]]]:
     """A fault's location as the user wrote it, and the models that may stand there.
 
     Pydantic puts a word of its own into it for the member of a union that it has tried.
     """
     keys: list[str] = []
     models, in_union = [schema], False
-    for part in location:
-        chosen = [model for model in models if part in _tags(model)]
-        owner = next((model for model in models if part in model.model_fields), None)
-        if len(models) > 1 and chosen:
-            models = chosen
+    for name in location:
+        tagged = [model for model in models if name in _union_tags(model)]
+        owner = next((model for model in models if name in model.model_fields), None)
+        if len(models) > 1 and tagged:
+            models = tagged
         elif owner is not None:
-            keys.append(str(part))
-            annotation = owner.model_fields[str(part)].annotation
+            keys.append(str(name))
+            annotation = owner.model_fields[str(name)].annotation
             models, in_union = _models_in(annotation), get_origin(annotation) in (Union, UnionType)
         elif models or not in_union:
-            keys.append(str(part))
+            keys.append(str(name))
     return keys, models
 
 
-def _tags(model: type[BaseModel]) -> set[Any]:
+def _union_tags(model: type[BaseModel]) -> set[Any]:
     """What chooses this model in a union: the value of a required field that can have no other."""
     fields = [field.annotation for field in model.model_fields.values() if field.is_required()]
     return {value for field in fields if get_origin(field) is Literal for value in get_args(field)}

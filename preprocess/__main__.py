@@ -2,10 +2,10 @@
 
 import typer
 
-from covid_cmsf import boundary
-from preprocess.command import preprocess
+from covid_cmsf import exit_codes
+from preprocess.cli import preprocess
 
 if __name__ == "__main__":
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(preprocess)
-    boundary.run(app)
+    exit_codes.run_app(app)

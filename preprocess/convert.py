@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covid_cmsf.clips.decoders import VideoReader, open_video
-from covid_cmsf.clips.flow_codes import encode_flow, stack_components
-from covid_cmsf.clips.store_info import StoreInfo
-from covid_cmsf.hashes import file_sha256
-from preprocess.encoding import FLOW_FINER, ClipWriter
+from covid_cmsf.clips.flow_codec import encode_flow, stack_components
+from covid_cmsf.clips.records import StoreInfo
+from covid_cmsf.files import file_sha256
+from preprocess.encode import FLOW_CRF_OFFSET, ClipWriter
 from preprocess.flow import FlowBackend, to_gray
 
-CHUNK = 16  # frames handled together: one batch for a GPU, one progress message for the screen
+CHUNK_SIZE = 16  # frames handled together: one batch for a GPU, one progress message for the screen
 Frame = NDArray[np.uint8]
 
 
@@ -32,7 +32,7 @@ class StageError(Exception):
 
 
 @dataclass(frozen=True)
-class ClipFacts:
+class ClipMetadata:
     """What the manifest wants to know about a converted video."""
 
     num_frames: int
@@ -52,12 +52,12 @@ def convert(
     decoder: str,
     flow: FlowBackend | None,
     on_frames: Callable[[int], None] = lambda count: None,
-) -> ClipFacts:
+) -> ClipMetadata:
     """Writes `targets[modality]` for every modality of the store; StageError if the video does not allow it.
 
     Errors of the disk (OSError) pass through: they are not the video's fault.
     """
-    with _open(source, decoder) as reader, ExitStack() as files:
+    with _open_source(source, decoder) as reader, ExitStack() as open_writers:
         frames = stored_frames(reader, short_edge=info.short_edge, max_frames=info.max_frames)
         first = next(frames, None)
         if first is None:
@@ -66,16 +66,16 @@ def convert(
         num_frames = 0
         sinks: list[RgbSink | FlowSink] = []
         if "rgb" in info.modalities:
-            rgb = ClipWriter(targets["rgb"], fps=reader.fps, width=width, height=height, crf=info.quality)
-            sinks.append(RgbSink(files.enter_context(rgb)))
+            rgb_writer = ClipWriter(targets["rgb"], fps=reader.fps, width=width, height=height, crf=info.quality)
+            sinks.append(RgbSink(open_writers.enter_context(rgb_writer)))
         if "flow" in info.modalities:
             assert info.flow is not None and flow is not None
-            finer = max(0, info.quality - FLOW_FINER)
-            pictures = ClipWriter(
-                targets["flow"], fps=reader.fps, width=width, height=2 * height, crf=finer, faithful=True
+            flow_crf = max(0, info.quality - FLOW_CRF_OFFSET)
+            flow_writer = ClipWriter(
+                targets["flow"], fps=reader.fps, width=width, height=2 * height, crf=flow_crf, tune_psnr=True
             )
-            sinks.append(FlowSink(files.enter_context(pictures), flow, info.flow.bound))
-        for chunk in _chunks(chain([first], frames)):
+            sinks.append(FlowSink(open_writers.enter_context(flow_writer), flow, info.flow.bound))
+        for chunk in _iter_chunks(chain([first], frames)):
             num_frames += len(chunk)
             if num_frames == 1 and "flow" in info.modalities:
                 raise StageError("flow", "the video has one frame only: there is no motion to read")
@@ -86,7 +86,7 @@ def convert(
     for sink in sinks:
         assert sink.writer.num_frames == (num_frames if isinstance(sink, RgbSink) else num_flow)
     fps = float(reader.fps)
-    return ClipFacts(num_frames, num_flow, fps, width, height, file_sha256(source), reader.stated_frames)
+    return ClipMetadata(num_frames, num_flow, fps, width, height, file_sha256(source), reader.header_frames)
 
 
 class RgbSink:
@@ -105,15 +105,15 @@ class FlowSink:
 
     def __init__(self, writer: ClipWriter, flow: FlowBackend, bound: float) -> None:
         self.writer = writer
-        self._flow, self._bound = flow, bound
-        self._previous: list[Frame] = []
+        self._flow_backend, self._bound = flow, bound
+        self._previous_frame: list[Frame] = []
 
     def add(self, frames: list[Frame]) -> None:
-        gray = self._previous + [to_gray(frame) for frame in frames]
-        self._previous = gray[-1:]
-        codes = encode_flow(self._flow(np.stack(gray)), self._bound)  # (N, 2, H, W)
-        for picture in stack_components(codes):
-            self.writer.write_luma(picture)
+        gray = self._previous_frame + [to_gray(frame) for frame in frames]
+        self._previous_frame = gray[-1:]
+        quantized = encode_flow(self._flow_backend(np.stack(gray)), self._bound)  # (N, 2, H, W)
+        for flow_image in stack_components(quantized):
+            self.writer.write_luma(flow_image)
 
 
 def stored_frames(reader: VideoReader, *, short_edge: int, max_frames: int) -> Iterator[Frame]:
@@ -123,7 +123,7 @@ def stored_frames(reader: VideoReader, *, short_edge: int, max_frames: int) -> I
         for frame in islice(reader.frames(), max_frames or None):
             if size is None:
                 size = stored_size(frame.shape[1], frame.shape[0], short_edge)
-            yield _fit(frame, size, native=short_edge == 0)
+            yield _resize_or_crop(frame, size, native=short_edge == 0)
     except ValueError as error:
         raise StageError("decode", str(error)) from error
 
@@ -133,11 +133,11 @@ def stored_size(width: int, height: int, short_edge: int) -> tuple[int, int]:
     if min(width, height) < 2:
         raise ValueError(f"frames of {width}x{height} are too small")
     scale = short_edge / min(width, height) if short_edge else 1
-    even = (lambda x: max(2, 2 * round(x * scale / 2))) if short_edge else (lambda x: x - x % 2)
-    return even(width), even(height)
+    round_to_even = (lambda x: max(2, 2 * round(x * scale / 2))) if short_edge else (lambda x: x - x % 2)
+    return round_to_even(width), round_to_even(height)
 
 
-def _fit(frame: Frame, size: tuple[int, int], *, native: bool) -> Frame:
+def _resize_or_crop(frame: Frame, size: tuple[int, int], *, native: bool) -> Frame:
     height, width = frame.shape[:2]
     if (width, height) == size:
         return frame
@@ -147,13 +147,13 @@ def _fit(frame: Frame, size: tuple[int, int], *, native: bool) -> Frame:
     return cv2.resize(frame, size, interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_LINEAR)
 
 
-def _open(source: Path, decoder: str) -> VideoReader:
+def _open_source(source: Path, decoder: str) -> VideoReader:
     try:
         return open_video(source, decoder)
     except (ValueError, FileNotFoundError, PermissionError) as error:
         raise StageError("open", str(error)) from error
 
 
-def _chunks(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
-    while chunk := list(islice(frames, CHUNK)):
+def _iter_chunks(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
+    while chunk := list(islice(frames, CHUNK_SIZE)):
         yield chunk

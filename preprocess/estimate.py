@@ -8,7 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from covid_cmsf.clips.store_info import StoreInfo
+from covid_cmsf.clips.records import StoreInfo
 from preprocess.convert import StageError, convert
 from preprocess.flow import FlowBackend
 from preprocess.layouts import Video
@@ -37,10 +37,10 @@ def estimate(
 ) -> Estimate:
     """Converts up to `num_samples` videos of different sizes into a temporary folder and throws them away."""
     sizes = {video: video.path.stat().st_size if video.path.exists() else 0 for video in videos}
-    ordered = sorted(videos, key=lambda video: (sizes[video], video.video_id))
-    count = min(num_samples, len(ordered))
-    sample = [ordered[(2 * i + 1) * len(ordered) // (2 * count)] for i in range(count)]
-    seconds, written, frames, read, failed = 0.0, 0, 0, 0, 0
+    by_size = sorted(videos, key=lambda video: (sizes[video], video.video_id))
+    count = min(num_samples, len(by_size))
+    sample = [by_size[(2 * i + 1) * len(by_size) // (2 * count)] for i in range(count)]
+    seconds, bytes_written, num_frames, bytes_read, num_failed = 0.0, 0, 0, 0, 0
     cv2.setNumThreads(1)  # as in the workers
     if flow is not None:
         flow(np.random.default_rng(0).integers(0, 256, (2, 32, 32), dtype=np.uint8))  # compiles
@@ -49,22 +49,22 @@ def estimate(
         for video in sample:
             start = time.perf_counter()
             try:
-                facts = convert(video.path, targets, info, decoder=decoder, flow=flow)
+                metadata = convert(video.path, targets, info, decoder=decoder, flow=flow)
             except StageError:
-                failed += 1
+                num_failed += 1
                 continue
             seconds += time.perf_counter() - start
-            written += sum(target.stat().st_size for target in targets.values())
-            frames += facts.num_frames
-            read += sizes[video]
-    if not frames:
+            bytes_written += sum(target.stat().st_size for target in targets.values())
+            num_frames += metadata.num_frames
+            bytes_read += sizes[video]
+    if not num_frames:
         raise ValueError(f"none of the {count} sampled videos can be read, for example {sample[0].path}")
-    share = sum(sizes.values()) / read
+    scale = sum(sizes.values()) / bytes_read
     return Estimate(
-        hours=seconds * share / num_workers / 3600,
-        gigabytes=written * share / 1e9,
-        frames_per_second=frames / seconds,
-        bytes_per_frame=written / frames / len(info.modalities),
+        hours=seconds * scale / num_workers / 3600,
+        gigabytes=bytes_written * scale / 1e9,
+        frames_per_second=num_frames / seconds,
+        bytes_per_frame=bytes_written / num_frames / len(info.modalities),
         num_sampled=count,
-        num_failed=failed,
+        num_failed=num_failed,
     )

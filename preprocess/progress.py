@@ -13,14 +13,14 @@ logger = logging.getLogger(__name__)
 
 
 class RunProgress:
-    """Counts videos and frames. On a terminal it is a bar; elsewhere (a job's log file) a line every `every` s."""
+    """Counts videos and frames. On a terminal it is a bar; elsewhere (a job's log file) a line per `log_interval` s."""
 
-    def __init__(self, total: int, done: int, *, every: float = 30.0) -> None:
+    def __init__(self, total: int, done: int, *, log_interval: float = 30.0) -> None:
         self.videos, self.frames = 0, 0
-        self._left = total - done
-        self._every = every
-        self._start = self._spoke = time.monotonic()
-        self._bar = Progress(
+        self._num_remaining = total - done
+        self._log_interval = log_interval
+        self._start = self._last_log_time = time.monotonic()
+        self._progress_bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -30,7 +30,7 @@ class RunProgress:
             TimeRemainingColumn(),
             console=console,
         )
-        self._task = self._bar.add_task("videos", total=total, completed=done, speed="")
+        self._task = self._progress_bar.add_task("videos", total=total, completed=done, speed="")
 
     @property
     def seconds(self) -> float:
@@ -42,18 +42,18 @@ class RunProgress:
         self.videos += videos
         self.frames += frames
         speed = f"{self.videos / self.seconds:.2f} videos/s, {self.frames / self.seconds:.0f} frames/s"
-        self._bar.update(self._task, advance=videos, speed=speed)
-        if not console.is_terminal and time.monotonic() - self._spoke > self._every:
-            self._spoke = time.monotonic()
-            left = self._left - self.videos
-            eta = f"{left * self.seconds / self.videos / 60:.0f} min" if self.videos else "unknown"
-            logger.info("%d videos done, %d left, %s, time left %s", self.videos, left, speed, eta)
+        self._progress_bar.update(self._task, advance=videos, speed=speed)
+        if not console.is_terminal and time.monotonic() - self._last_log_time > self._log_interval:
+            self._last_log_time = time.monotonic()
+            num_remaining = self._num_remaining - self.videos
+            eta = f"{num_remaining * self.seconds / self.videos / 60:.0f} min" if self.videos else "unknown"
+            logger.info("%d videos done, %d left, %s, time left %s", self.videos, num_remaining, speed, eta)
 
     @contextmanager
-    def shown(self) -> Iterator["RunProgress"]:
+    def display(self) -> Iterator["RunProgress"]:
         """Shows the bar while the block runs (nothing but the lines where there is no terminal)."""
         if console.is_terminal:
-            with self._bar:
+            with self._progress_bar:
                 yield self
         else:
             yield self

@@ -15,120 +15,120 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from covid_cmsf import atomic
-from covid_cmsf.clips.manifest import ClipRecord, Failure
-from covid_cmsf.clips.store_info import StoreInfo, clip_path
+from covid_cmsf import files
+from covid_cmsf.clips.records import ClipRecord, Failure, StoreInfo, clip_path
+from preprocess.config import WorkerConfig
 from preprocess.layouts import Collection, Video
-from preprocess.leases import Heart, Lease, Leases
-from preprocess.ledger import Ledger, key_of
+from preprocess.leases import Heartbeat, Lease, Leases
 from preprocess.progress import RunProgress
-from preprocess.settings import Setup
-from preprocess.tables import adopt_tables, check_labels, write_tables
-from preprocess.workers import DISK_FULL, Job, Report, WorkerPool
+from preprocess.store import Ledger, check_label_conflicts, import_tables, video_key, write_tables
+from preprocess.workers import DISK_FULL_ERRNOS, Job, WorkerMessage, WorkerPool
 
 logger = logging.getLogger(__name__)
-WORK = ".work"
+WORK_DIR = ".work"
 POLL_SECONDS = 0.2
-BAD_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)
+INVALID_NAME_ERRNOS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)
 
 
 @dataclass
-class Summary:
+class RunSummary:
     """How a run ended. `failures` are those of the whole store."""
 
     num_videos: int = 0  # that this run was responsible for
     num_done: int = 0  # by this run
-    num_before: int = 0  # done or set aside before it began
-    num_elsewhere: int = 0  # by other processes meanwhile
+    num_already_done: int = 0  # done or set aside before it began
+    num_done_by_others: int = 0  # by other processes meanwhile
     num_frames: int = 0
     seconds: float = 0.0
     interrupted: bool = False
     failures: list[Failure] = field(default_factory=list)
 
 
-class Run:
+class PreprocessRun:
     """One process's share of the work on a store."""
 
     def __init__(self, store: Path, collection: Collection, info: StoreInfo, *, lease_seconds: float = 60.0) -> None:
         self._store, self._collection, self._info = store, collection, info
-        self._tmp = store / WORK / "tmp"
-        self._ledger = Ledger(store / WORK / "ledger")
-        self._leases = Leases(store / WORK / "leases", seconds=lease_seconds)
+        self._tmp_dir = store / WORK_DIR / "tmp"
+        self._ledger = Ledger(store / WORK_DIR / "ledger")
+        self._leases = Leases(store / WORK_DIR / "leases", seconds=lease_seconds)
         self._lease_seconds = lease_seconds
-        self._reserve = store / WORK / "reserve"  # room for the tables when the disk is full
-        self._open: dict[str, tuple[Video, Lease]] = {}
-        self._retry: set[str] = set()  # set aside before, and to be tried again
-        self._crashed: set[str] = set()  # whose worker died once
-        self._summary = Summary()
+        self._reserved_file = store / WORK_DIR / "reserve"  # room for the tables when the disk is full
+        self._in_progress: dict[str, tuple[Video, Lease]] = {}
+        self._retry_ids: set[str] = set()  # set aside before, and to be tried again
+        self._crashed_once: set[str] = set()  # whose worker died once
+        self._summary = RunSummary()
 
-    def run(self, videos: list[Video], setups: list[Setup], *, time_limit: float, retry_failed: bool) -> Summary:
+    def run(
+        self, videos: list[Video], worker_configs: list[WorkerConfig], *, time_limit: float, retry_failed: bool
+    ) -> RunSummary:
         """Converts `videos` (all of the collection, or a shard) and brings the store's tables up to date."""
-        summary, failed = self._summary, None
-        with Heart(self._leases, every=self._lease_seconds / 6):
+        summary, failure_cause = self._summary, None
+        with Heartbeat(self._leases, interval=self._lease_seconds / 6):
             try:
-                self._adopt_tables()
-                check_labels(self._ledger, self._collection)
+                self._import_tables()
+                check_label_conflicts(self._ledger, self._collection)
                 self._write_tables()  # so that the store can be opened from now on, whatever happens
-                self._reserve.write_bytes(bytes(16_384 + 512 * len(self._collection.videos)))
+                self._reserved_file.write_bytes(bytes(16_384 + 512 * len(self._collection.videos)))
                 pending = self._pending(videos, retry_failed=retry_failed)
-                summary.num_videos, summary.num_before = len(videos), len(videos) - len(pending)
+                summary.num_videos, summary.num_already_done = len(videos), len(videos) - len(pending)
                 if pending:
-                    self._convert(pending, setups[: len(pending)], time_limit)
+                    self._convert_pending(pending, worker_configs[: len(pending)], time_limit)
             except KeyboardInterrupt:
                 summary.interrupted = True
             except OSError as error:
-                failed = error
-            self._end(failed)
+                failure_cause = error
+            self._finalize(failure_cause)
         return summary
 
-    def _convert(self, pending: deque[Video], setups: list[Setup], time_limit: float) -> None:
+    def _convert_pending(self, pending: deque[Video], worker_configs: list[WorkerConfig], time_limit: float) -> None:
         """Starts the workers, keeps them busy, and leaves nothing open behind."""
         summary = self._summary
-        progress = RunProgress(total=summary.num_videos, done=summary.num_before)
-        pool = WorkerPool(setups, time_limit=time_limit)
+        progress = RunProgress(total=summary.num_videos, done=summary.num_already_done)
+        pool = WorkerPool(worker_configs, time_limit=time_limit)
         try:
-            with progress.shown():
-                self._work(pending, pool, progress)
+            with progress.display():
+                self._process_pending(pending, pool, progress)
         finally:
             pool.close()
-            for video, lease in list(self._open.values()):
-                self._drop(video, lease)
+            for video, lease in list(self._in_progress.values()):
+                self._release(video, lease)
             summary.num_frames, summary.seconds = progress.frames, progress.seconds
 
-    def _end(self, failed: OSError | None) -> None:
+    def _finalize(self, failure_cause: OSError | None) -> None:
         """Brings the tables up to date, then raises what stopped the run, if anything did."""
         try:
-            self._reserve.unlink(missing_ok=True)
+            self._reserved_file.unlink(missing_ok=True)
             self._write_tables()
         except OSError as error:
-            failed = failed or error
+            failure_cause = failure_cause or error
             logger.warning("the tables could not be brought up to date (%s); the next run does it", error)
-        if failed is not None and failed.errno in DISK_FULL:
+        if failure_cause is not None and failure_cause.errno in DISK_FULL_ERRNOS:
             raise OSError(
-                failed.errno,
+                failure_cause.errno,
                 f"the disk is full. {self._store} is valid as it is; free some space and run the same command: "
                 "it continues where it stopped",
-            ) from failed
-        if failed is not None:
-            raise failed
+            ) from failure_cause
+        if failure_cause is not None:
+            raise failure_cause
 
     def _pending(self, videos: list[Video], *, retry_failed: bool) -> deque[Video]:
         outcomes = {outcome.video_id: outcome for outcome in self._ledger.outcomes()}
         if retry_failed:
-            self._retry = {video_id for video_id, outcome in outcomes.items() if isinstance(outcome, Failure)}
-        settled = outcomes.keys() - self._retry
-        pending = deque(video for video in videos if video.video_id not in settled)
+            self._retry_ids = {video_id for video_id, outcome in outcomes.items() if isinstance(outcome, Failure)}
+        done_ids = outcomes.keys() - self._retry_ids
+        pending = deque(video for video in videos if video.video_id not in done_ids)
         # Processes that start together begin at different places, so they rarely want the same video.
         pending.rotate(os.getpid() * 2654435761 % max(1, len(pending)))
         return pending
 
-    def _adopt_tables(self) -> None:
-        mark = self._store / WORK / "adopted"
-        if not mark.exists():
-            with self._alone():
-                adopt_tables(self._store, self._ledger, mark)
+    def _import_tables(self) -> None:
+        marker = self._store / WORK_DIR / "adopted"
+        if not marker.exists():
+            with self._exclusive_lease():
+                import_tables(self._store, self._ledger, marker)
 
-    def _work(self, pending: deque[Video], pool: WorkerPool, progress: RunProgress) -> None:
+    def _process_pending(self, pending: deque[Video], pool: WorkerPool, progress: RunProgress) -> None:
         """Until every video has an outcome: keep the workers busy, and watch the videos that others hold."""
         videos = {video.video_id: video for video in pending}
         while pending or pool.busy:
@@ -136,110 +136,110 @@ class Run:
                 if not pool.idle:
                     break
                 video = pending.popleft()
-                if self._settled(video):
-                    self._summary.num_elsewhere += 1
+                if self._is_done(video):
+                    self._summary.num_done_by_others += 1
                     progress.add(videos=1)
                 elif not self._try_start(video, pool):
                     pending.append(video)
-            for report in pool.reports(timeout=POLL_SECONDS):
-                if report.frames:
-                    progress.add(frames=report.frames)
-                elif self._finish(report):
+            for message in pool.poll(timeout=POLL_SECONDS):
+                if message.num_frames:
+                    progress.add(frames=message.num_frames)
+                elif self._handle_message(message):
                     progress.add(videos=1)
                 else:
-                    assert report.job is not None
-                    pending.append(videos[report.job.video_id])
+                    assert message.job is not None
+                    pending.append(videos[message.job.video_id])
 
     def _try_start(self, video: Video, pool: WorkerPool) -> bool:
-        lease = self._leases.claim(key_of(video.video_id))
+        lease = self._leases.claim(video_key(video.video_id))
         if lease is None:
             return False
-        if lease.superseded:
+        if lease.superseded_token:
             logger.info("taking over %s from a process that died", video.video_id)
-            shutil.rmtree(self._tmp / lease.superseded, ignore_errors=True)
-        if self._settled(video):  # between the look and the claim
+            shutil.rmtree(self._tmp_dir / lease.superseded_token, ignore_errors=True)
+        if self._is_done(video):  # between the look and the claim
             self._leases.release(lease)
             return False
-        if video.video_id in self._retry:  # under the lease, so that nobody's new record is lost
-            self._ledger.forget(video.video_id)
-            self._retry.discard(video.video_id)
-        folder = self._tmp / lease.token
+        if video.video_id in self._retry_ids:  # under the lease, so that nobody's new record is lost
+            self._ledger.remove(video.video_id)
+            self._retry_ids.discard(video.video_id)
+        folder = self._tmp_dir / lease.token
         folder.mkdir(parents=True)
         targets: dict[str, Path] = {modality: folder / f"{modality}.mp4" for modality in self._info.modalities}
-        self._open[video.video_id] = video, lease
-        pool.give(Job(video.video_id, video.path, targets))
+        self._in_progress[video.video_id] = video, lease
+        pool.submit(Job(video.video_id, video.path, targets))
         return True
 
-    def _settled(self, video: Video) -> bool:
+    def _is_done(self, video: Video) -> bool:
         """Whether nothing is left to do for this video."""
         outcome = self._ledger.outcome(video.video_id)
-        return outcome is not None and not (isinstance(outcome, Failure) and video.video_id in self._retry)
+        return outcome is not None and not (isinstance(outcome, Failure) and video.video_id in self._retry_ids)
 
-    def _finish(self, report: Report) -> bool:
+    def _handle_message(self, message: WorkerMessage) -> bool:
         """Records the end of a job; False if the video must be looked at again."""
-        if report.fatal is not None:
-            raise OSError(DISK_FULL[0], report.fatal) if report.disk_full else RuntimeError(report.fatal)
-        assert report.job is not None
-        video, lease = self._open[report.job.video_id]
-        mine, again = self._leases.still_mine(lease), False
-        if not mine:
+        if message.fatal is not None:
+            raise OSError(DISK_FULL_ERRNOS[0], message.fatal) if message.disk_full else RuntimeError(message.fatal)
+        assert message.job is not None
+        video, lease = self._in_progress[message.job.video_id]
+        is_held, retry = self._leases.is_held(lease), False
+        if not is_held:
             logger.warning("%s was taken over by another process while this one was silent", video.video_id)
-        elif report.failure is None:
-            self._publish(video, report)
-        elif report.failure[0] == "worker" and video.video_id not in self._crashed:
-            self._crashed.add(video.video_id)  # perhaps not its fault: memory, or an impatient administrator
-            again = True
+        elif message.failure is None:
+            self._publish(video, message)
+        elif message.failure[0] == "worker" and video.video_id not in self._crashed_once:
+            self._crashed_once.add(video.video_id)  # perhaps not its fault: memory, or an impatient administrator
+            retry = True
         else:
-            self._set_aside(video, *report.failure)
-        self._drop(video, lease)
-        return mine and not again
+            self._record_failure(video, *message.failure)
+        self._release(video, lease)
+        return is_held and not retry
 
-    def _publish(self, video: Video, report: Report) -> None:
-        facts = report.facts
-        if facts.num_frames < 0.9 * facts.stated_frames and not self._info.max_frames:
+    def _publish(self, video: Video, message: WorkerMessage) -> None:
+        metadata = message.metadata
+        if metadata.num_frames < 0.9 * metadata.stated_frames and not self._info.max_frames:
             logger.warning(
                 "%s: the header says %d frames, %d could be read",
-                video.video_id, facts.stated_frames, facts.num_frames,
+                video.video_id, metadata.stated_frames, metadata.num_frames,
             )  # fmt: skip
-        assert report.job is not None
-        finals = {modality: clip_path(self._store, modality, video.video_id) for modality in report.job.targets}
+        assert message.job is not None
+        final_paths = {modality: clip_path(self._store, modality, video.video_id) for modality in message.job.targets}
         try:
-            for modality, temporary in report.job.targets.items():
-                finals[modality].parent.mkdir(parents=True, exist_ok=True)
-                atomic.publish(temporary, finals[modality])
+            for modality, temporary in message.job.targets.items():
+                final_paths[modality].parent.mkdir(parents=True, exist_ok=True)
+                files.fsync_and_rename(temporary, final_paths[modality])
         except OSError as error:
-            if error.errno in BAD_NAME:
-                return self._set_aside(video, "store", f"its name does not fit into the store: {error.strerror}")
+            if error.errno in INVALID_NAME_ERRNOS:
+                return self._record_failure(video, "store", f"its name does not fit into the store: {error.strerror}")
             raise
-        known = {key: value for key, value in asdict(facts).items() if key != "stated_frames"}
-        record = ClipRecord(video.video_id, video.source, video.class_name, video.label, **known)
+        record_fields = {key: value for key, value in asdict(metadata).items() if key != "stated_frames"}
+        record = ClipRecord(video.video_id, video.source, video.class_name, video.label, **record_fields)
         try:
             self._summary.num_done += self._ledger.write(record)
         except OSError:
-            for final in finals.values():
-                final.unlink(missing_ok=True)  # a file that no record knows is an orphan
+            for path in final_paths.values():
+                path.unlink(missing_ok=True)  # a file that no record knows is an orphan
             raise
         logger.debug("done: %s", video.video_id, extra={"fields": asdict(record)})
 
-    def _set_aside(self, video: Video, stage: str, reason: str) -> None:
+    def _record_failure(self, video: Video, stage: str, reason: str) -> None:
         self._ledger.write(Failure(video.video_id, stage, reason))
-        fields = {"video_id": video.video_id, "stage": stage, "reason": reason}
-        logger.warning("set aside %s: %s: %s", video.video_id, stage, reason, extra={"fields": fields})
+        log_fields = {"video_id": video.video_id, "stage": stage, "reason": reason}
+        logger.warning("set aside %s: %s: %s", video.video_id, stage, reason, extra={"fields": log_fields})
 
-    def _drop(self, video: Video, lease: Lease) -> None:
+    def _release(self, video: Video, lease: Lease) -> None:
         """Removes the temporary files and gives the lease back."""
-        shutil.rmtree(self._tmp / lease.token, ignore_errors=True)
+        shutil.rmtree(self._tmp_dir / lease.token, ignore_errors=True)
         self._leases.release(lease)
-        self._open.pop(video.video_id, None)
+        self._in_progress.pop(video.video_id, None)
 
     def _write_tables(self) -> None:
         """manifest.csv, failures.csv and splits/ from the ledger, by one process at a time."""
-        with self._alone():
+        with self._exclusive_lease():
             self._summary.failures = write_tables(self._store, self._ledger, self._collection)
-            self._sweep()
+            self._remove_leftovers()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive_lease(self) -> Iterator[None]:
         """Only one process at a time, of all that work on the store, is in such a block."""
         while (lease := self._leases.claim("tables")) is None:
             time.sleep(POLL_SECONDS)
@@ -248,12 +248,13 @@ class Run:
         finally:
             self._leases.release(lease)
 
-    def _sweep(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Removes what processes left that were killed after recording a video: nobody will ask for it again."""
-        folders = list(self._tmp.glob("*"))  # before the leases: a folder is made after its lease, and goes before it
-        living = self._leases.sweep()
+        # before the leases: a folder is made after its lease, and goes before it
+        folders = list(self._tmp_dir.glob("*"))
+        alive_tokens = self._leases.remove_stale()
         for folder in folders:
-            if folder.name not in living:
+            if folder.name not in alive_tokens:
                 shutil.rmtree(folder, ignore_errors=True)
-        for table in [*self._store.glob(".*.tmp"), *(self._store / "splits").glob(".*.tmp")]:
-            table.unlink(missing_ok=True)  # half a table; only the holder of this lease writes tables
+        for leftover in [*self._store.glob(".*.tmp"), *(self._store / "splits").glob(".*.tmp")]:
+            leftover.unlink(missing_ok=True)  # half a table; only the holder of this lease writes tables

@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from preprocess.settings import Setup, flow_of
+from preprocess.config import WorkerConfig, make_store_flow
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Report:
+class WorkerMessage:
     """What a worker says: that it is ready, frames done so far, or one of the three ends of a job."""
 
     job: Job | None  # None: about the worker itself
-    frames: int = 0  # more frames of this job were done
-    facts: Any = None  # ClipFacts: the job is done
+    num_frames: int = 0  # more frames of this job were done
+    metadata: Any = None  # ClipMetadata: the job is done
     failure: tuple[str, str] | None = None  # (stage, reason): this video can't be done
     fatal: str | None = None  # the run can't go on, whatever the video
     disk_full: bool = False  # that is why
@@ -54,13 +54,13 @@ class Worker:
 
 
 class WorkerPool:
-    """`num_workers` processes. `give` jobs while `idle`, then collect `reports`; `close` ends them at once."""
+    """`num_workers` processes. `submit` jobs while `idle`, then `poll` their messages; `close` ends them at once."""
 
-    def __init__(self, setups: list[Setup], *, time_limit: float) -> None:
+    def __init__(self, worker_configs: list[WorkerConfig], *, time_limit: float) -> None:
         self._context = multiprocessing.get_context("spawn")
-        self._setups = setups
+        self._worker_configs = worker_configs
         self._time_limit = time_limit
-        self._workers = [self._start(setup) for setup in setups]
+        self._workers = [self._start(worker_config) for worker_config in worker_configs]
 
     @property
     def idle(self) -> int:
@@ -72,7 +72,7 @@ class WorkerPool:
         """Whether any worker has a job."""
         return self.idle < len(self._workers)
 
-    def give(self, job: Job) -> None:
+    def submit(self, job: Job) -> None:
         """Hands a job to an idle worker."""
         index = next(index for index, worker in enumerate(self._workers) if worker.job is None)
         try:
@@ -85,18 +85,18 @@ class WorkerPool:
         if worker.ready:
             worker.deadline = time.monotonic() + self._time_limit
 
-    def reports(self, *, timeout: float) -> list[Report]:
+    def poll(self, *, timeout: float) -> list[WorkerMessage]:
         """What the workers have said since the last call; waits up to `timeout` seconds for something."""
-        reports = []
+        messages = []
         for ready in wait([worker.pipe for worker in self._workers], timeout):
             index = next(i for i, worker in enumerate(self._workers) if worker.pipe is ready)
-            reports += self._listen(index)
+            messages += self._receive(index)
         for index, worker in enumerate(self._workers):
             if worker.job is not None and time.monotonic() > worker.deadline:
                 reason = f"took longer than {self._time_limit:g} s"
-                reports.append(Report(worker.job, failure=("time limit", reason)))
+                messages.append(WorkerMessage(worker.job, failure=("time limit", reason)))
                 self._replace(index)
-        return reports
+        return messages
 
     def close(self) -> None:
         """Kills the workers; their open videos stay undone."""
@@ -106,11 +106,11 @@ class WorkerPool:
             worker.process.join()
             worker.pipe.close()
 
-    def _start(self, setup: Setup) -> Worker:
-        pipe, theirs = self._context.Pipe()
-        process = self._context.Process(target=work, args=(theirs, setup, os.getpid()), daemon=True)
+    def _start(self, worker_config: WorkerConfig) -> Worker:
+        pipe, child_pipe = self._context.Pipe()
+        process = self._context.Process(target=worker_main, args=(child_pipe, worker_config, os.getpid()), daemon=True)
         process.start()
-        theirs.close()
+        child_pipe.close()
         return Worker(process, pipe)
 
     def _replace(self, index: int) -> None:
@@ -118,78 +118,82 @@ class WorkerPool:
         worker.process.kill()
         worker.process.join()
         worker.pipe.close()
-        self._workers[index] = self._start(self._setups[index])
+        self._workers[index] = self._start(self._worker_configs[index])
 
-    def _listen(self, index: int) -> list[Report]:
+    def _receive(self, index: int) -> list[WorkerMessage]:
         worker = self._workers[index]
         try:
-            report: Report = worker.pipe.recv()
+            message: WorkerMessage = worker.pipe.recv()
         except (EOFError, ConnectionResetError):
-            return self._bury(index)
-        if report.job is None and report.fatal is None:
+            return self._handle_crash(index)
+        if message.job is None and message.fatal is None:
             worker.ready = True
             worker.deadline = time.monotonic() + self._time_limit if worker.job is not None else float("inf")
             return []
-        if not report.frames:
+        if not message.num_frames:
             worker.job, worker.deadline = None, float("inf")
-        return [report]
+        return [message]
 
-    def _bury(self, index: int) -> list[Report]:
+    def _handle_crash(self, index: int) -> list[WorkerMessage]:
         """A worker died: its video is set aside and a new worker takes its place."""
         worker = self._workers[index]
         worker.process.join()
-        code, job = worker.process.exitcode, worker.job
+        exit_code, job = worker.process.exitcode, worker.job
         if not worker.ready:
-            raise RuntimeError(f"a worker process could not start (exit code {code}); `covid-cmsf doctor` may tell why")
+            raise RuntimeError(
+                f"a worker process could not start (exit code {exit_code}); `covid-cmsf doctor` may tell why"
+            )
         self._replace(index)
         if job is None:
             return []
-        cause = f"by signal {-code} (9: out of memory?)" if code < 0 else f"with exit code {code}"
-        return [Report(job, failure=("worker", f"the worker process was ended {cause}"))]
+        cause = f"by signal {-exit_code} (9: out of memory?)" if exit_code < 0 else f"with exit code {exit_code}"
+        return [WorkerMessage(job, failure=("worker", f"the worker process was ended {cause}"))]
 
 
-def work(pipe: Connection, setup: Setup, parent: int) -> None:
-    """The life of a worker process: jobs in, reports out, until the pipe closes."""
+def worker_main(pipe: Connection, worker_config: WorkerConfig, parent: int) -> None:
+    """The life of a worker process: jobs in, messages out, until the pipe closes."""
     for number in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group; the parent decides
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     import cv2
     import numpy as np
 
     from preprocess.convert import StageError, convert
 
     cv2.setNumThreads(1)
-    info = setup.info
+    info = worker_config.info
     try:
-        flow = flow_of(info, setup.device)
+        flow = make_store_flow(info, worker_config.device)
         if flow is not None:  # compiles, or finds out that the device does not work
             flow(np.random.default_rng(0).integers(0, 256, (2, 32, 32), dtype=np.uint8))
     except Exception as error:  # noqa: BLE001 (without flow no video can be done: the run ends and says so)
-        pipe.send(Report(None, fatal=f"optical flow does not work here: {type(error).__name__}: {error}"))
+        pipe.send(WorkerMessage(None, fatal=f"optical flow does not work here: {type(error).__name__}: {error}"))
         return
-    pipe.send(Report(None))
+    pipe.send(WorkerMessage(None))
     while True:
         try:
             job: Job = pipe.recv()
         except EOFError:
             return
 
-        def tell(frames: int, job: Job = job) -> None:
-            pipe.send(Report(job, frames=frames))
+        def report_progress(num_frames: int, job: Job = job) -> None:
+            pipe.send(WorkerMessage(job, num_frames=num_frames))
 
         try:
-            facts = convert(job.source, job.targets, info, decoder=setup.decoder, flow=flow, on_frames=tell)
-            pipe.send(Report(job, facts=facts))
+            metadata = convert(
+                job.source, job.targets, info, decoder=worker_config.decoder, flow=flow, on_frames=report_progress
+            )
+            pipe.send(WorkerMessage(job, metadata=metadata))
         except StageError as error:
-            pipe.send(Report(job, failure=(error.stage, error.reason)))
+            pipe.send(WorkerMessage(job, failure=(error.stage, error.reason)))
         except Exception as error:  # noqa: BLE001 (the per-video boundary: it becomes a row of failures.csv)
-            if getattr(error, "errno", None) in DISK_FULL:
-                pipe.send(Report(job, fatal=f"the disk is full: {error}", disk_full=True))
+            if getattr(error, "errno", None) in DISK_FULL_ERRNOS:
+                pipe.send(WorkerMessage(job, fatal=f"the disk is full: {error}", disk_full=True))
             else:
-                pipe.send(Report(job, failure=("convert", f"{type(error).__name__}: {error}")))
+                pipe.send(WorkerMessage(job, failure=("convert", f"{type(error).__name__}: {error}")))
 
 
-def _die_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     """Ends this process when its parent is gone, also in the middle of a video."""
     while os.getppid() == parent:
         time.sleep(0.5)

@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-REAL = os.environ.get("COVID_CMSF_REAL_VIDEOS")
+REAL_VIDEOS = os.environ.get("COVID_CMSF_REAL_VIDEOS")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     skip = pytest.mark.skip(reason="set COVID_CMSF_REAL_VIDEOS to a folder with real UCF-101 clips")
     for item in items:
-        if "real" in item.keywords and REAL is None:
+        if "real" in item.keywords and REAL_VIDEOS is None:
             item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")
 def real_videos() -> Path:
     """The folder `videos/<Class>/*.avi` of real UCF-101 clips; its neighbor `splits/` has the lists."""
-    assert REAL is not None, "mark the test with `real`"
-    path = Path(REAL) / "videos"
-    assert path.is_dir(), f"COVID_CMSF_REAL_VIDEOS={REAL} has no folder videos/"
+    assert REAL_VIDEOS is not None, "mark the test with `real`"
+    path = Path(REAL_VIDEOS) / "videos"
+    assert path.is_dir(), f"COVID_CMSF_REAL_VIDEOS={REAL_VIDEOS} has no folder videos/"
     return path

@@ -6,15 +6,15 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, field_validator, model_validator
 
-from covid_cmsf.config import Settings, load_config, parse_override
+from covid_cmsf.config import Config, load_config, parse_override
 
 
-class Optimizer(Settings):
+class Optimizer(Config):
     lr: float = 0.1
     name: str = "adam"
 
 
-class Train(Settings):
+class Train(Config):
     epochs: int = 10
     optimizer: Optimizer = Optimizer()
     second: Optimizer | None = None
@@ -23,8 +23,8 @@ class Train(Settings):
 def test_a_file_extends_others_and_overrides_win(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("epochs: 3\noptimizer: {lr: 0.5, name: sgd}\n")
     (tmp_path / "run.yaml").write_text("extends: base.yaml\noptimizer: {lr: 0.25}\n")
-    settings = load_config(Train, tmp_path / "run.yaml", ["epochs=7"])
-    assert settings == Train(epochs=7, optimizer=Optimizer(lr=0.25, name="sgd"))
+    config = load_config(Train, tmp_path / "run.yaml", ["epochs=7"])
+    assert config == Train(epochs=7, optimizer=Optimizer(lr=0.25, name="sgd"))
 
 
 def test_scientific_notation_is_a_number_in_files_and_overrides(tmp_path: Path) -> None:
@@ -85,17 +85,17 @@ def test_settings_cannot_be_changed() -> None:
         Train().epochs = 3  # type: ignore[misc]
 
 
-class Head(Settings):
+class Head(Config):
     width: int = 8
 
 
-class Square(Settings):
+class Square(Config):
     shape: Literal["square"]
     side: float = 1.0
     head: Head = Head()
 
 
-class Circle(Settings):
+class Circle(Config):
     shape: Literal["circle"]
     radius: Annotated[int, Field(ge=1)] | Literal["all"] = 1
 
@@ -107,7 +107,7 @@ class Circle(Settings):
         return value
 
 
-class Drawing(Settings):
+class Drawing(Config):
     form: Annotated[Square | Circle, Field(discriminator="shape")]
     named: dict[str, Head] = Field(default_factory=dict)
     several: tuple[Circle, ...] = ()

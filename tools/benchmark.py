@@ -8,9 +8,9 @@ Every module of `tools/benchmarks` that defines `command` is a subcommand with t
 
 import importlib
 import pkgutil
+import sys
 from pathlib import Path
 
-import benchmarks
 import typer
 
 app = typer.Typer(no_args_is_help=True, help=__doc__, pretty_exceptions_enable=False)
@@ -21,8 +21,10 @@ def _group() -> None:
     """Keeps the subcommand's name on the command line also while there is only one."""
 
 
-for module in pkgutil.iter_modules([str(Path(benchmarks.__file__).parent)]):
-    command = getattr(importlib.import_module(f"benchmarks.{module.name}"), "command", None)
+TOOLS = Path(__file__).resolve().parent
+sys.path.insert(0, str(TOOLS.parent))  # the checkout: `tools` is not installed
+for module in pkgutil.iter_modules([str(TOOLS / "benchmarks")]):
+    command = getattr(importlib.import_module(f"tools.benchmarks.{module.name}"), "command", None)
     if command is not None:
         app.command(module.name)(command)
 

@@ -2,23 +2,10 @@
 
 import typer
 
-from covid_cmsf import __version__, boundary
-from covid_cmsf.cli import (
-    clips,
-    cotrain,
-    doctor,
-    evaluate,
-    extract,
-    figures,
-    labels,
-    models,
-    report,
-    train,
-    views,
-    weights,
-)
-from preprocess.command import preprocess
-from preprocess.demo_videos.command import demo_videos
+from covid_cmsf import __version__, exit_codes
+from covid_cmsf.cli import data, doctor, evaluate, extract, models, report, train
+from preprocess.cli import preprocess
+from preprocess.synthetic.cli import demo_videos
 
 app = typer.Typer(
     name="covid-cmsf",
@@ -36,30 +23,30 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-def options(
+def global_options(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
     debug: bool = typer.Option(False, "--debug", help="Show tracebacks and debug messages; may stand anywhere."),
 ) -> None:
-    """Options that every command understands (`--debug` is taken off the line in `boundary.run`)."""
+    """Options that every command understands (`--debug` is taken off the line in `exit_codes.run_app`)."""
 
 
 app.command("demo-videos")(demo_videos)
 app.command("preprocess")(preprocess)
-app.add_typer(clips.app, name="clips")
-app.add_typer(views.app, name="views")
-app.add_typer(labels.app, name="labels")
-app.add_typer(models.app, name="models")
-app.add_typer(weights.app, name="weights")
+app.add_typer(data.clips_app, name="clips")
+app.add_typer(data.views_app, name="views")
+app.add_typer(data.labels_app, name="labels")
+app.add_typer(models.models_app, name="models")
+app.add_typer(models.weights_app, name="weights")
 app.command("train")(train.train)
-app.command("cotrain")(cotrain.cotrain)
+app.command("cotrain")(train.cotrain)
 app.command("replay")(train.replay)
 app.command("extract")(extract.extract)
 app.add_typer(evaluate.app, name="evaluate")
-app.add_typer(figures.app, name="figures")
+app.add_typer(report.figures_app, name="figures")
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 
 
 def main() -> None:
     """The entry point of the console command."""
-    boundary.run(app)
+    exit_codes.run_app(app)

@@ -1,8 +1,17 @@
 """`covid-cmsf doctor`."""
 
+import importlib.metadata
 import json
-from dataclasses import asdict
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 import typer
 from rich.console import Console
@@ -11,7 +20,7 @@ from rich.table import Table
 
 from covid_cmsf import __version__, exit_codes
 
-COLORS = {"good": "green", "careful": "yellow", "bad": "red"}
+STATUS_COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 def doctor(
@@ -19,22 +28,182 @@ def doctor(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Look at this machine: packages, codecs, decoders, GPUs, writable paths; say plainly whether all is well."""
-    from covid_cmsf.cli.checkup import check_up
-
-    findings = list(check_up(folder))
-    bad = [finding for finding in findings if finding.verdict == "bad"]
+    results = list(run_checks(folder))
+    errors = [result for result in results if result.status == "error"]
     if as_json:
-        report = {"version": __version__, "healthy": not bad, "findings": [asdict(finding) for finding in findings]}
+        report = {"version": __version__, "healthy": not errors, "checks": [asdict(result) for result in results]}
         typer.echo(json.dumps(report))
     else:
-        table = Table("what", "", "found", title=f"covid-cmsf {__version__}")
-        for finding in findings:
-            color = COLORS[finding.verdict]
-            table.add_row(escape(finding.what), f"[{color}]{finding.verdict}[/]", escape(finding.words))
+        table = Table("check", "", "result", title=f"covid-cmsf {__version__}")
+        for result in results:
+            color = STATUS_COLORS[result.status]
+            table.add_row(escape(result.name), f"[{color}]{result.status}[/]", escape(result.message))
         out = Console()
         out.print(table)
-        if bad:
-            out.print(f"[red]Not ready:[/] {len(bad)} things must be mended first (red lines above).")
+        if errors:
+            out.print(f"[red]Not ready:[/] {len(errors)} things must be mended first (red lines above).")
         else:
             out.print("[green]Ready.[/] Start with: covid-cmsf demo-videos demo/videos")
-    raise typer.Exit(exit_codes.FAILED if bad else exit_codes.DONE)
+    raise typer.Exit(exit_codes.FAILED if errors else exit_codes.SUCCESS)
+
+
+# The checks behind `covid-cmsf doctor`: each looks at one thing and says ok, warning or error, and what to do.
+
+Status = Literal["ok", "warning", "error"]
+REQUIRED = (
+    "torch torchvision numpy av opencv-contrib-python-headless numba einops PyYAML pydantic typer rich safetensors "
+    "tensorboard matplotlib optuna"
+).split()
+OPTIONAL = {
+    "decord": "second decoder",
+    "lmdb": "CoCLR's LMDB files",
+    "msgpack": "CoCLR's LMDB files",
+    "ray": "Ray Tune",
+}
+CONFLICTING_OPENCV_PACKAGES = ("opencv-python", "opencv-python-headless", "opencv-contrib-python")
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One line of the check-up."""
+
+    name: str
+    status: Status
+    message: str
+
+
+def run_checks(folder: Path) -> Iterator[CheckResult]:
+    """All findings; `folder` is where the user means to write."""
+    checks: list[Callable[[], Iterator[CheckResult]]] = [
+        check_python,
+        check_packages,
+        check_opencv,
+        check_video_codecs,
+        check_decoders,
+        check_devices,
+        check_shared_memory,
+        lambda: check_writable(folder),
+    ]
+    for check in checks:
+        try:
+            yield from check()
+        except ImportError as error:
+            yield CheckResult(getattr(check, "__name__", "check"), "error", f"cannot be checked: {error}")
+
+
+def check_python() -> Iterator[CheckResult]:
+    """The interpreter is one that we test with."""
+    supported = (3, 10) <= sys.version_info[:2] <= (3, 13)
+    message = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} CPU cores"
+    yield CheckResult(
+        "python", "ok" if supported else "warning", message if supported else message + "; tested with 3.10 to 3.13"
+    )
+
+
+def check_packages() -> Iterator[CheckResult]:
+    """Everything that is needed is installed."""
+    for name in REQUIRED:
+        version = installed_version(name)
+        yield CheckResult(name, "ok" if version else "error", version or f"missing: pip install {name}")
+    for name, purpose in OPTIONAL.items():
+        yield CheckResult(name, "ok", installed_version(name) or f"not installed (optional: {purpose})")
+
+
+def check_opencv() -> Iterator[CheckResult]:
+    """cv2 has TV-L1, and only one OpenCV package claims the name cv2."""
+    others = [name for name in CONFLICTING_OPENCV_PACKAGES if installed_version(name)]
+    if others:
+        advice = f"pip uninstall {' '.join(others)} and reinstall opencv-contrib-python-headless"
+        yield CheckResult("one OpenCV", "error", f"{', '.join(others)} overwrites the same files: {advice}")
+    try:
+        import cv2
+
+        cv2.optflow.DualTVL1OpticalFlow_create()
+        yield CheckResult("OpenCV TV-L1", "ok", f"cv2 {cv2.__version__} has it")
+    except (ImportError, AttributeError) as error:
+        yield CheckResult(
+            "OpenCV TV-L1", "error", f"{error}: pip install --force-reinstall opencv-contrib-python-headless"
+        )
+
+
+def check_video_codecs() -> Iterator[CheckResult]:
+    """H.264 can be written and read back."""
+    import numpy as np
+
+    from covid_cmsf.clips.decoders import open_video
+    from preprocess.encode import ClipWriter
+
+    frame = np.full((32, 48, 3), 90, np.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "probe.mp4"
+        try:
+            with ClipWriter(path, fps=Fraction(25), width=48, height=32, crf=18) as writer:
+                for _ in range(3):
+                    writer.write_rgb(frame)
+            with open_video(path) as video:
+                count = len(list(video.frames()))
+        except (ValueError, OSError) as error:
+            yield CheckResult("H.264", "error", f"cannot write and read it with PyAV: {error}")
+            return
+    status: Status = "ok" if count == 3 else "error"
+    yield CheckResult("H.264", status, f"written and read back with PyAV: {count} of 3 frames")
+
+
+def check_decoders() -> Iterator[CheckResult]:
+    """Which decoders can be chosen."""
+    from covid_cmsf.clips.decoders import DECODERS, choose_decoder
+
+    for name in DECODERS:
+        try:
+            choose_decoder(name)
+            yield CheckResult(f"decoder {name}", "ok", "ready" + (" (default)" if name == "av" else ""))
+        except ValueError as error:
+            yield CheckResult(f"decoder {name}", "ok", f"not there, not needed: {error}")
+
+
+def check_devices() -> Iterator[CheckResult]:
+    """GPUs that torch can use."""
+    import torch
+
+    if not torch.cuda.is_available():
+        yield CheckResult("GPU", "warning", f"none that torch {torch.__version__} can use: everything runs, on the CPU")
+    for index in range(torch.cuda.device_count()):
+        memory = torch.cuda.get_device_properties(index).total_memory / 2**30
+        half = "bf16" if torch.cuda.is_bf16_supported() else "fp16"
+        yield CheckResult(f"GPU {index}", "ok", f"{torch.cuda.get_device_name(index)}, {memory:.0f} GiB, {half}")
+
+
+def check_shared_memory() -> Iterator[CheckResult]:
+    """Data loader workers hand batches over in /dev/shm; a small one ends in SIGBUS."""
+    path = Path("/dev/shm")
+    if path.is_dir():
+        size = shutil.disk_usage(path).total / 2**30
+        message = f"{size:.1f} GiB"
+        small = size < 1
+        yield CheckResult("/dev/shm", "warning" if small else "ok", message + (": small; enlarge it" if small else ""))
+
+
+def check_writable(folder: Path) -> Iterator[CheckResult]:
+    """A file can be made, linked and renamed in the folder: what the clip store and checkpoints rely on."""
+    existing_parent = folder
+    while not existing_parent.exists():
+        existing_parent = existing_parent.parent
+    try:
+        with tempfile.TemporaryDirectory(dir=existing_parent) as probe:
+            first, second, third = (Path(probe) / name for name in "abc")
+            first.write_text("probe")
+            os.link(first, second)
+            first.replace(third)
+        free = shutil.disk_usage(existing_parent).free / 1e9
+        status: Status = "ok" if free > 5 else "warning"
+        yield CheckResult(str(folder), status, f"writable, with links and renames; {free:.0f} GB free")
+    except OSError as error:
+        yield CheckResult(str(folder), "error", f"not usable for output: {error}")
+
+
+def installed_version(package: str) -> str | None:
+    """The installed version, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

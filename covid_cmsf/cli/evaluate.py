@@ -4,30 +4,33 @@ from pathlib import Path
 
 import typer
 
-from covid_cmsf.cli import evaluate_clips, transfer
-from covid_cmsf.cli.evaluate_clips import ALLOW, JSON, QUERY, VAL_SHARE, show, train_on_clips
-from covid_cmsf.cli.extract import (
+from covid_cmsf.cli import finetune
+from covid_cmsf.cli.extract import interrupt_on_sigterm, report_skipped
+from covid_cmsf.cli.finetune import print_result, train_and_print
+from covid_cmsf.cli.options import (
+    ALLOW_SHARED_SOURCES,
+    BRANCH,
+    CENTER,
     DEVICE,
+    FEATURES,
     FORCE,
+    GALLERY,
+    JSON,
     LENGTH,
     MODALITY,
-    PART,
+    OUT,
     PROTOCOL,
+    QUERY,
     SEED,
     SIZE,
     SPLIT,
     STRIDE,
+    VAL_FRACTION,
     WINDOWS,
     WORKERS,
-    report_set_aside,
 )
 
 app = typer.Typer(no_args_is_help=True, help="Numbers: retrieval, linear probe, kNN, fine-tuning, fusion, baselines.")
-
-FEATURES = typer.Argument(..., help="A file that `covid-cmsf extract` wrote.", show_default=False)
-GALLERY = typer.Option("train", "--gallery", help="Part to search in or learn from: train, or fit for tuning.")
-CENTER = typer.Option(None, "--center", help="train, own or none; by default train (clean), own (coclr).")
-OUT = typer.Option(None, "--out", "-o", help="JSON file for the result.")
 
 
 @app.command()
@@ -36,16 +39,16 @@ def retrieval(
     gallery: str = GALLERY,
     query: str = QUERY,
     center: str | None = CENTER,
-    allow_shared_sources: bool = ALLOW,
-    val_share: float = VAL_SHARE,
+    allow_shared_sources: bool = ALLOW_SHARED_SOURCES,
+    val_fraction: float = VAL_FRACTION,
     seed: int = SEED,
     out: Path | None = OUT,
     as_json: bool = JSON,
 ) -> None:
     """R@1, 5, 10, 20, 50: is a video of the same class among the nearest? With a 95% interval."""
-    from covid_cmsf.evaluation.features import load_features
+    from covid_cmsf.evaluation.features.file import load_features
+    from covid_cmsf.evaluation.render import retrieval_table
     from covid_cmsf.evaluation.retrieval import evaluate_retrieval
-    from covid_cmsf.evaluation.tables import retrieval_table
 
     loaded = load_features(features)
     result = evaluate_retrieval(
@@ -54,11 +57,11 @@ def retrieval(
         query=query,
         centering=center,
         allow_shared_sources=allow_shared_sources,
-        val_share=val_share,
+        val_fraction=val_fraction,
         seed=seed,
     )
-    show("retrieval", result, retrieval_table(result), out, as_json)
-    report_set_aside(loaded.set_aside)
+    print_result("retrieval", result, retrieval_table(result), out, as_json)
+    report_skipped(loaded.skipped)
 
 
 @app.command()
@@ -70,14 +73,14 @@ def linear(
     probe: str = typer.Option("protocol", "--probe", help="protocol, or compress: the probe of MSF and CMSF (images)."),
     gallery: str = GALLERY,
     query: str = QUERY,
-    allow_shared_sources: bool = ALLOW,
-    val_share: float = VAL_SHARE,
+    allow_shared_sources: bool = ALLOW_SHARED_SOURCES,
+    val_fraction: float = VAL_FRACTION,
     epochs: int | None = typer.Option(None, min=1, help="With CLIPS: instead of 100 (compress: 40)."),
     batch_size: int | None = typer.Option(None, min=2, help="With CLIPS: instead of 32 (256)."),
     lr: float | None = typer.Option(None, help="With CLIPS: instead of 0.1 (0.01)."),
     weight_decay: float | None = typer.Option(None, help="With CLIPS: instead of 0.001 (0.0001)."),
     crops: int | None = typer.Option(None, help="With CLIPS: 1, 5 or 10 at test; 10 when left out."),
-    part: str | None = PART,
+    branch: str | None = BRANCH,
     modality: str | None = MODALITY,
     length: int | None = LENGTH,
     size: int | None = SIZE,
@@ -93,27 +96,27 @@ def linear(
     as_json: bool = JSON,
 ) -> None:
     """Linear probe on features (logistic regression), or on augmented clips with a frozen encoder."""
-    changes = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "num_crops": crops}
-    shown = {"modality": modality, "length": length, "size": size, "stride": stride, "num_windows": windows}
-    from covid_cmsf.evaluation.linear import PROBES, evaluate_linear
+    overrides = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "num_crops": crops}
+    protocol_options = {"modality": modality, "length": length, "size": size, "stride": stride, "num_windows": windows}
+    from covid_cmsf.evaluation.probes.linear import PROBES, evaluate_linear
 
     if clips is not None:
         if gallery != "train":
-            raise ValueError("on clips the part to learn from follows from --query; leave --gallery out")
+            raise ValueError("on clips the subset to learn from follows from --query; leave --gallery out")
         if probe not in PROBES:
             raise ValueError(f"unknown probe {probe!r}; choose from {', '.join(PROBES)}")
-        mode, held_out = ("compress", {}) if probe == "compress" else ("linear", {"val_share": val_share})
-        train_on_clips(
-            mode, features, clips, {**changes, **held_out}, {**shown, "protocol": protocol or "clean"},
-            part=part, random=None, query=query, allow_shared_sources=allow_shared_sources, split=split,
+        mode, val_options = ("compress", {}) if probe == "compress" else ("linear", {"val_fraction": val_fraction})
+        train_and_print(
+            mode, features, clips, {**overrides, **val_options}, {**protocol_options, "protocol": protocol or "clean"},
+            branch=branch, random=None, query=query, allow_shared_sources=allow_shared_sources, split=split,
             workers=workers, device=device, seed=seed, force=force, out=out, as_json=as_json,
         )  # fmt: skip
         return
-    unused = {**changes, **shown, "part": part, "protocol": protocol, "split": split}
-    if said := [name.removeprefix("num_") for name, value in unused.items() if value is not None]:
-        raise ValueError(f"--{said[0].replace('_', '-')} goes with CLIPS; a features file has it settled already")
-    from covid_cmsf.evaluation.features import load_features
-    from covid_cmsf.evaluation.tables import linear_table
+    clip_options = {**overrides, **protocol_options, "branch": branch, "protocol": protocol, "split": split}
+    if given := [name.removeprefix("num_") for name, value in clip_options.items() if value is not None]:
+        raise ValueError(f"--{given[0].replace('_', '-')} goes with CLIPS; a features file has it settled already")
+    from covid_cmsf.evaluation.features.file import load_features
+    from covid_cmsf.evaluation.render import linear_table
 
     loaded = load_features(features)
     result = evaluate_linear(
@@ -121,12 +124,12 @@ def linear(
         gallery=gallery,
         query=query,
         allow_shared_sources=allow_shared_sources,
-        val_share=val_share,
+        val_fraction=val_fraction,
         seed=seed,
         probe=probe,
     )
-    show("linear", result, linear_table(result), out, as_json)
-    report_set_aside(loaded.set_aside)
+    print_result("linear", result, linear_table(result), out, as_json)
+    report_skipped(loaded.skipped)
 
 
 @app.command()
@@ -136,16 +139,16 @@ def knn(
     gallery: str = GALLERY,
     query: str = QUERY,
     center: str | None = CENTER,
-    allow_shared_sources: bool = ALLOW,
-    val_share: float = VAL_SHARE,
+    allow_shared_sources: bool = ALLOW_SHARED_SOURCES,
+    val_fraction: float = VAL_FRACTION,
     seed: int = SEED,
     out: Path | None = OUT,
     as_json: bool = JSON,
 ) -> None:
     """The k nearest neighbors vote on the class; every vote counts the same."""
-    from covid_cmsf.evaluation.features import load_features
+    from covid_cmsf.evaluation.features.file import load_features
     from covid_cmsf.evaluation.knn import evaluate_knn
-    from covid_cmsf.evaluation.tables import knn_table
+    from covid_cmsf.evaluation.render import knn_table
 
     loaded = load_features(features)
     result = evaluate_knn(
@@ -155,15 +158,14 @@ def knn(
         query=query,
         centering=center,
         allow_shared_sources=allow_shared_sources,
-        val_share=val_share,
+        val_fraction=val_fraction,
         seed=seed,
     )
-    show("knn", result, knn_table(result), out, as_json)
-    report_set_aside(loaded.set_aside)
+    print_result("knn", result, knn_table(result), out, as_json)
+    report_skipped(loaded.skipped)
 
 
-app.command()(evaluate_clips.finetune)
-app.command()(transfer.transfer)
+app.command()(finetune.finetune)
 
 
 @app.command()
@@ -173,21 +175,20 @@ def fusion(
     gallery: str = GALLERY,
     query: str = QUERY,
     center: str | None = CENTER,
-    allow_shared_sources: bool = ALLOW,
-    val_share: float = VAL_SHARE,
+    allow_shared_sources: bool = ALLOW_SHARED_SOURCES,
+    val_fraction: float = VAL_FRACTION,
     seed: int = SEED,
     out: Path | None = OUT,
     as_json: bool = JSON,
 ) -> None:
     """Two streams together: summed similarities and averaged probabilities of the videos that both files have."""
-    from covid_cmsf.evaluation.features import load_features
+    from covid_cmsf.evaluation.features.file import holds_probabilities, load_features, load_probabilities
     from covid_cmsf.evaluation.fusion import evaluate_fusion, fuse_probabilities
-    from covid_cmsf.evaluation.probabilities import holds_probabilities, load_probabilities
-    from covid_cmsf.evaluation.tables import fusion_table
+    from covid_cmsf.evaluation.render import fusion_table
 
     if holds_probabilities(first):
-        answers = fuse_probabilities(load_probabilities(first), load_probabilities(second), seed=seed)
-        show("fusion", answers, fusion_table(answers), out, as_json)
+        result_of_probabilities = fuse_probabilities(load_probabilities(first), load_probabilities(second), seed=seed)
+        print_result("fusion", result_of_probabilities, fusion_table(result_of_probabilities), out, as_json)
         return
     streams = load_features(first), load_features(second)
     result = evaluate_fusion(
@@ -196,11 +197,11 @@ def fusion(
         query=query,
         centering=center,
         allow_shared_sources=allow_shared_sources,
-        val_share=val_share,
+        val_fraction=val_fraction,
         seed=seed,
     )
-    show("fusion", result, fusion_table(result), out, as_json)
-    report_set_aside([*streams[0].set_aside, *streams[1].set_aside])
+    print_result("fusion", result, fusion_table(result), out, as_json)
+    report_skipped([*streams[0].skipped, *streams[1].skipped])
 
 
 @app.command()
@@ -224,15 +225,18 @@ def baselines(
 
     from covid_cmsf.clips import open_clips
     from covid_cmsf.devices import choose_device
-    from covid_cmsf.evaluation.baselines import baseline_subjects, evaluate_baselines
-    from covid_cmsf.evaluation.tables import baselines_table
+    from covid_cmsf.evaluation.baselines import create_baseline_models, evaluate_baselines
+    from covid_cmsf.evaluation.render import baselines_table
     from covid_cmsf.logs import progress_bar
 
     opened = open_clips(clips)
     if features is not None:
         features.mkdir(parents=True, exist_ok=True)
-    kept = TemporaryDirectory() if features is None else nullcontext(str(features))
-    with kept as folder, progress_bar("baselines", len(baseline_subjects(opened, encoder, seed))) as advance:
+    features_folder = TemporaryDirectory() if features is None else nullcontext(str(features))
+    with (
+        features_folder as folder,
+        progress_bar("baselines", len(create_baseline_models(opened, encoder, seed))) as advance,
+    ):
         result = evaluate_baselines(
             opened,
             Path(folder),
@@ -246,5 +250,78 @@ def baselines(
             device=choose_device(device),
             on_baseline=advance,
         )
-    show("baselines", result, baselines_table(result), out, as_json)
-    report_set_aside(result.set_aside)
+    print_result("baselines", result, baselines_table(result), out, as_json)
+    report_skipped(result.skipped)
+
+
+# `covid-cmsf evaluate transfer`.
+
+TRANSFER_DATASETS = "food101,cifar10,cifar100,sun397,cars,aircraft,dtd,pets,caltech101,flowers102"
+
+
+@app.command()
+def transfer(
+    checkpoint: Path = typer.Argument(
+        ..., help="Weights of an image encoder: ours, torchvision's, MSF's ...", show_default=False
+    ),
+    datasets: str = typer.Option(
+        TRANSFER_DATASETS,
+        "--datasets",
+        help="Names with commas between; or a folder (with a / in it) with train/, val/, test/.",
+    ),
+    root: Path | None = typer.Option(None, "--root", help="Where torchvision's data sets lie, one folder each."),
+    out: Path = typer.Option(
+        ..., "--out", "-o", help="Folder for features, trials and results; made if need be.", show_default=False
+    ),
+    trials: int = typer.Option(200, "--trials", min=1, help="Settings to try on each data set."),
+    normalize: str = typer.Option(
+        "standardize", "--normalize", help="none, unit (rows of length 1) or standardize (unit, then each dimension)."
+    ),
+    download: bool = typer.Option(False, "--download", help="Fetch data sets that are not there into ROOT."),
+    executor: str = typer.Option("local", "--executor", help="local, or ray: Ray Tune, many trials at once."),
+    branch: str | None = BRANCH,
+    size: int | None = SIZE,
+    batch_size: int = typer.Option(64, "--batch-size", min=1, help="Images that pass the network together."),
+    workers: int = WORKERS,
+    device: str = DEVICE,
+    seed: int = typer.Option(0, "--seed", min=0, help="Of the drawn val parts and of the search."),
+    force: bool = FORCE,
+    as_json: bool = JSON,
+) -> None:
+    """How well do an image encoder's frozen features serve other data sets?
+
+    The paper's transfer table. For each data set: features of the center crop,
+    logistic regression by LBFGS (iterations, learning rate and weight decay
+    are searched on val), retrained on train + val, tested once.
+
+    covid-cmsf evaluate transfer last.pt --datasets dtd --root data --out scores
+
+    The same command continues when it was stopped; what is done stays.
+    OUT/<data set>/ gets features.safetensors, trials.journal and result.json,
+    OUT/result.json the table's row. --trials 20 gives a first idea.
+    """
+    from covid_cmsf.devices import choose_device
+    from covid_cmsf.evaluation.features.model import load_eval_model
+    from covid_cmsf.evaluation.features.protocol import build_eval_protocol
+    from covid_cmsf.evaluation.transfer.benchmark import benchmark_table, run_benchmark
+    from covid_cmsf.evaluation.transfer.factory import is_path, open_datasets
+    from covid_cmsf.logs import progress_bar
+
+    names = [name.strip() for name in datasets.split(",") if name.strip()]
+    if not names:
+        raise ValueError(f"no data set is named; choose from {TRANSFER_DATASETS.replace(',', ', ')}")
+    if root is None and not all(map(is_path, names)):
+        raise ValueError("--root is needed: the folder where torchvision's data sets lie")
+    compute_device = choose_device(device)
+    eval_model = load_eval_model(checkpoint, branch=branch)
+    eval_protocol = build_eval_protocol(eval_model.metadata, modality="frame", size=size)
+    open_sets = open_datasets(names, root or Path(), seed=seed, download=download)
+    out.mkdir(parents=True, exist_ok=True)
+    with interrupt_on_sigterm():
+        result = run_benchmark(
+            eval_model, open_sets, out, eval_protocol=eval_protocol, normalize=normalize, num_trials=trials, seed=seed,
+            executor=executor, device=compute_device, bar=progress_bar, batch_size=batch_size, num_workers=workers,
+            replace=force,
+        )  # fmt: skip
+    print_result("transfer", result, benchmark_table(result), out / "result.json", as_json)
+    report_skipped(result.skipped)

@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure, SubFigure
 
-from covid_cmsf.atomic import atomic_path
-from covid_cmsf.clips.flow_colors import flow_to_rgb, wheel_picture
-from covid_cmsf.clips.interface import Clips
-from covid_cmsf.clips.manifest import ClipRecord
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.flow_color import color_wheel_image, flow_to_rgb
+from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.files import atomic_path
 
 CELL, TITLE = 1.9, 0.3  # inches: width of a picture, height of a title
 
 
-def draw_contact_sheet(clips: Clips, records: Sequence[ClipRecord], out: Path, *, num_columns: int = 8) -> None:
+def save_contact_sheet(clips: Clips, records: Sequence[ClipRecord], out: Path, *, num_columns: int = 8) -> None:
     """Writes a PNG: for each record a row of RGB frames above a row of flow, evenly spaced over the video."""
     heights = [_height(record) for record in records]
     figure = Figure(figsize=(CELL * num_columns, sum(heights)), dpi=100)
@@ -32,27 +32,27 @@ def _height(record: ClipRecord) -> float:
 
 def _draw_clip(area: SubFigure, clips: Clips, record: ClipRecord, num_columns: int, *, top: float) -> None:
     count = record.num_flow or record.num_frames
-    numbers = np.linspace(0, count - 1, min(num_columns, count)).round().astype(int).tolist()
-    rows = [[picture.permute(1, 2, 0).numpy() for picture in clips.read(record, "rgb", numbers)]]
+    frame_indices = np.linspace(0, count - 1, min(num_columns, count)).round().astype(int).tolist()
+    rows = [[image.permute(1, 2, 0).numpy() for image in clips.read(record, "rgb", frame_indices)]]
     scale = 0.0
     if record.num_flow:
-        flow = clips.read(record, "flow", numbers).numpy()
+        flow = clips.read(record, "flow", frame_indices).numpy()
         scale = max(1.0, float(np.percentile(np.hypot(flow[:, 0], flow[:, 1]), 99)))
         rows.append([flow_to_rgb(one, scale) for one in flow])
     axes = area.subplots(len(rows), num_columns, squeeze=False)
     area.subplots_adjust(left=0.005, right=0.995, bottom=0.01, top=top, wspace=0.03, hspace=0.03)
     for axis in axes.flat:
         axis.axis("off")
-    for row, pictures in zip(axes, rows, strict=True):
-        for axis, picture in zip(row, pictures, strict=False):
-            axis.imshow(picture, interpolation="nearest")
-    for axis, number in zip(axes[0], numbers, strict=False):
-        axis.text(0.03, 0.95, str(number), color="white", fontsize=7, va="top", transform=axis.transAxes,
+    for row, images in zip(axes, rows, strict=True):
+        for axis, image in zip(row, images, strict=False):
+            axis.imshow(image, interpolation="nearest")
+    for axis, frame_index in zip(axes[0], frame_indices, strict=False):
+        axis.text(0.03, 0.95, str(frame_index), color="white", fontsize=7, va="top", transform=axis.transAxes,
                   bbox={"facecolor": "black", "alpha": 0.5, "pad": 1, "linewidth": 0})  # fmt: skip
     title = f"{record.video_id!r}   {record.num_frames} frames of {record.width}x{record.height}, {record.fps:.5g} fps"
     if record.num_flow:
         title += f"   full color: {scale:.1f} px a frame"
         legend = axes[1][0].inset_axes([0.0, 0.0, 0.22, 0.22 * record.width / max(1, record.height)])
-        legend.imshow(wheel_picture(64))
+        legend.imshow(color_wheel_image(64))
         legend.axis("off")
     area.suptitle(title.replace("$", r"\$"), fontsize=9, y=0.985, x=0.008, ha="left")

@@ -31,17 +31,17 @@ class VideoReader(Protocol):
     """An open video file. Use it in a `with` block."""
 
     fps: Fraction
-    stated_frames: int  # what the header claims; 0 = nothing; often wrong
+    header_frames: int  # what the header claims; 0 = nothing; often wrong
 
     def frames(self) -> Iterator[Frames]:
         """All frames in order, upright RGB (H, W, 3)."""
         ...
 
-    def read_rgb(self, frame_numbers: Sequence[int]) -> Frames:
+    def read_rgb(self, frame_indices: Sequence[int]) -> Frames:
         """(T, H, W, 3) RGB of these frames of a file with constant frame rate."""
         ...
 
-    def read_luma(self, frame_numbers: Sequence[int]) -> Frames:
+    def read_luma(self, frame_indices: Sequence[int]) -> Frames:
         """(T, H, W) luma of these frames, exactly as encoded."""
         ...
 
@@ -78,7 +78,7 @@ class AvReader:
             # Old files carry titles in forgotten encodings: they must not keep us from the frames.
             self._container = av.open(str(path), metadata_errors="replace")
         except (av.error.FFmpegError, OSError) as error:
-            raise ValueError(f"cannot open as a video: {_words(error)}") from error
+            raise ValueError(f"cannot open as a video: {_first_line(error)}") from error
         if not self._container.streams.video:
             self._container.close()
             raise ValueError("the file has no video stream")
@@ -89,8 +89,8 @@ class AvReader:
         self._stream.thread_type = "NONE"
         self._stream.codec_context.thread_count = 1
         self._reformatter = VideoReformatter()
-        self.fps = sane_fps(self._stream.average_rate or self._stream.guessed_rate)
-        self.stated_frames = int(self._stream.frames)
+        self.fps = valid_fps(self._stream.average_rate or self._stream.guessed_rate)
+        self.header_frames = int(self._stream.frames)
 
     def frames(self) -> Iterator[Frames]:
         for frame in self._decode():
@@ -98,11 +98,11 @@ class AvReader:
                 raise ValueError(f"frames of {frame.width}x{frame.height} are too large")
             yield np.rot90(self._rgb(frame), k=frame.rotation // 90).copy()
 
-    def read_rgb(self, frame_numbers: Sequence[int]) -> Frames:
-        return self._pick(frame_numbers, self._rgb)
+    def read_rgb(self, frame_indices: Sequence[int]) -> Frames:
+        return self._read_frames(frame_indices, self._rgb)
 
-    def read_luma(self, frame_numbers: Sequence[int]) -> Frames:
-        return self._pick(frame_numbers, _luma)
+    def read_luma(self, frame_indices: Sequence[int]) -> Frames:
+        return self._read_frames(frame_indices, _luma)
 
     def rotation(self) -> int:
         """Degrees by which the first frame must be turned, counter-clockwise; decodes it."""
@@ -121,44 +121,44 @@ class AvReader:
         try:
             yield from self._container.decode(self._stream)
         except (av.error.FFmpegError, OSError) as error:
-            raise ValueError(f"decoding stopped: {_words(error)}") from error
+            raise ValueError(f"decoding stopped: {_first_line(error)}") from error
 
     def _seek(self, ticks: int) -> None:
         try:
             self._container.seek(ticks, stream=self._stream)
         except (av.error.FFmpegError, OSError) as error:
-            raise ValueError(f"seeking failed: {_words(error)}") from error
+            raise ValueError(f"seeking failed: {_first_line(error)}") from error
 
-    def _pick(self, frame_numbers: Sequence[int], convert: Callable[[av.VideoFrame], Frames]) -> Frames:
+    def _read_frames(self, frame_indices: Sequence[int], convert: Callable[[av.VideoFrame], Frames]) -> Frames:
         """Decodes forward through the wanted frames; jumps over gaps that hold a keyframe."""
-        places: dict[int, list[int]] = {}
-        for place, number in enumerate(frame_numbers):
-            places.setdefault(number, []).append(place)
+        positions: dict[int, list[int]] = {}
+        for position, number in enumerate(frame_indices):
+            positions.setdefault(number, []).append(position)
         if self._stream.time_base is None:
             raise ValueError("the stream has no time base")
         ticks = float(1 / (self.fps * self._stream.time_base))  # stream ticks a frame
-        picked: Frames | None = None
+        output: Frames | None = None
         decoding: Iterator[av.VideoFrame] = iter(())
-        here = -JUMP - 1
-        for number in sorted(places):
-            if number > here + JUMP:
+        current = -SEEK_GAP - 1
+        for number in sorted(positions):
+            if number > current + SEEK_GAP:
                 self._seek(int(number * ticks))
                 decoding = self._decode()
             for frame in decoding:
                 if frame.pts is None:
                     raise ValueError("a frame has no time stamp")
-                here = round(frame.pts / ticks)
-                if here >= number:
+                current = round(frame.pts / ticks)
+                if current >= number:
                     break
-            if here != number:
+            if current != number:
                 raise ValueError(f"frame {number} is not in the file")
             values = convert(frame)
-            if picked is None:
-                picked = np.empty((len(frame_numbers), *values.shape), np.uint8)
-            for place in places[number]:
-                picked[place] = values
-        assert picked is not None
-        return picked
+            if output is None:
+                output = np.empty((len(frame_indices), *values.shape), np.uint8)
+            for position in positions[number]:
+                output[position] = values
+        assert output is not None
+        return output
 
     def __enter__(self) -> Self:
         return self
@@ -167,7 +167,7 @@ class AvReader:
         self._container.close()
 
 
-JUMP = 16  # frames; decoding over a smaller gap is cheaper than a seek
+SEEK_GAP = 16  # frames; decoding over a smaller gap is cheaper than a seek
 
 
 class DecordReader:
@@ -178,33 +178,33 @@ class DecordReader:
 
         # PyAV reads what decord does not tell: the exact rate, the header's length, the rotation.
         with AvReader(path) as probe:
-            self.fps, self.stated_frames = probe.fps, probe.stated_frames
+            self.fps, self.header_frames = probe.fps, probe.header_frames
             if probe.rotation():
                 raise ValueError("the video is rotated, which decord 0.6 reads with wrong strides; use the decoder av")
         try:
             self._reader = decord.VideoReader(str(path), ctx=decord.cpu(0), num_threads=1)
         except (decord.DECORDError, RuntimeError) as error:
-            raise ValueError(f"cannot open as a video: {_words(error)}") from error
+            raise ValueError(f"cannot open as a video: {_first_line(error)}") from error
 
     def frames(self) -> Iterator[Frames]:
         for number in range(len(self._reader)):
             yield self._batch([number])[0]
 
-    def read_rgb(self, frame_numbers: Sequence[int]) -> Frames:
-        return self._batch(frame_numbers)
+    def read_rgb(self, frame_indices: Sequence[int]) -> Frames:
+        return self._batch(frame_indices)
 
-    def read_luma(self, frame_numbers: Sequence[int]) -> Frames:
-        return np.ascontiguousarray(self._batch(frame_numbers)[..., 1])
+    def read_luma(self, frame_indices: Sequence[int]) -> Frames:
+        return np.ascontiguousarray(self._batch(frame_indices)[..., 1])
 
-    def _batch(self, frame_numbers: Sequence[int]) -> Frames:
+    def _batch(self, frame_indices: Sequence[int]) -> Frames:
         import decord
 
-        if len(frame_numbers) and max(frame_numbers) >= len(self._reader):
-            raise ValueError(f"frame {max(frame_numbers)} is not in the file")
+        if len(frame_indices) and max(frame_indices) >= len(self._reader):
+            raise ValueError(f"frame {max(frame_indices)} is not in the file")
         try:
-            return self._reader.get_batch(list(frame_numbers)).asnumpy()
+            return self._reader.get_batch(list(frame_indices)).asnumpy()
         except (decord.DECORDError, RuntimeError) as error:
-            raise ValueError(f"decoding stopped: {_words(error)}") from error
+            raise ValueError(f"decoding stopped: {_first_line(error)}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -213,7 +213,7 @@ class DecordReader:
         del self._reader
 
 
-def sane_fps(rate: Fraction | None) -> Fraction:
+def valid_fps(rate: Fraction | None) -> Fraction:
     """The header's frame rate, or 25 where it has none or an absurd one (some claim 1000 or 90000)."""
     return rate.limit_denominator(100_000) if rate is not None and 1 <= rate <= 240 else DEFAULT_FPS
 
@@ -225,6 +225,6 @@ def _luma(frame: av.VideoFrame) -> Frames:
     return rows[: frame.height, : frame.width]
 
 
-def _words(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """The first line of an error: decord appends its C++ stack."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

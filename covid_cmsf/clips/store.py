@@ -8,11 +8,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from covid_cmsf.clips.base import Clips, check_request
 from covid_cmsf.clips.decoders import choose_decoder, open_video
-from covid_cmsf.clips.flow_codes import unstack_components
-from covid_cmsf.clips.interface import Clips, check_request
-from covid_cmsf.clips.manifest import ClipRecord, Failure, read_failures, read_manifest, read_split
-from covid_cmsf.clips.store_info import StoreInfo, clip_path, read_info
+from covid_cmsf.clips.flow_codec import unstack_components
+from covid_cmsf.clips.records import (
+    ClipRecord,
+    Failure,
+    StoreInfo,
+    clip_path,
+    read_failures,
+    read_manifest,
+    read_split,
+    read_store_info,
+)
 
 
 class ClipStore(Clips):
@@ -29,7 +37,7 @@ class ClipStore(Clips):
     def open(cls, path: Path | str, *, decoder: str = "auto") -> "ClipStore":
         """The store at `path`; errors say what is missing."""
         path = Path(path)
-        info = read_info(path)
+        info = read_store_info(path)
         if not (path / "manifest.csv").is_file():
             raise FileNotFoundError(f"{path} has no manifest.csv yet: run the same `covid-cmsf preprocess` again")
         return cls(path, info, read_manifest(path / "manifest.csv"), decoder=decoder)
@@ -39,14 +47,14 @@ class ClipStore(Clips):
         """The videos that were set aside when the store was made."""
         return read_failures(self.path / "failures.csv")
 
-    def read_codes(self, record: ClipRecord, modality: str, frame_numbers: Sequence[int]) -> Tensor:
+    def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
         """uint8: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
-        check_request(record, modality, frame_numbers, self.modalities)
+        check_request(record, modality, frame_indices, self.modalities)
         path = clip_path(self.path, modality, record.video_id)
         try:
             with open_video(path, self._decoder) as video:
                 if modality == "flow":
-                    return torch.from_numpy(unstack_components(video.read_luma(frame_numbers)))
-                return torch.from_numpy(video.read_rgb(frame_numbers)).permute(0, 3, 1, 2)
+                    return torch.from_numpy(unstack_components(video.read_luma(frame_indices)))
+                return torch.from_numpy(video.read_rgb(frame_indices)).permute(0, 3, 1, 2)
         except ValueError as error:
             raise ValueError(f"{path}: {error}; `covid-cmsf clips check` finds all damaged files") from error

@@ -21,8 +21,7 @@ from types import FrameType
 
 from covid_cmsf import exit_codes
 from covid_cmsf.cotrain.graph import Stage
-from covid_cmsf.cotrain.stage_files import is_done, read_key, write_key
-from covid_cmsf.cotrain.torchrun import end_launched
+from covid_cmsf.cotrain.stage import is_done, read_stage_key, terminate_launched, write_stage_key
 from covid_cmsf.training.signals import SIGNALS, StopRequest
 
 logger = logging.getLogger(__name__)
@@ -53,19 +52,19 @@ def execute(stages: Sequence[Stage], wanted: set[str], execution: Execution) -> 
     try:
         while True:
             if not execution.stop.asked:
-                _start_what_is_ready(order, execution, context)
+                _start_ready_stages(order, execution, context)
             if not execution.running:
                 break
-            _wait_for_one(execution)
+            _wait_for_stage(execution)
             execution.on_change(states)
             if execution.stop.asked:
-                _pass_on_the_signal(execution)
+                _forward_signal(execution)
     finally:
         for process, _ in execution.running.values():
             process.kill()
     if execution.stop.asked:
         return exit_codes.INTERRUPTED
-    return exit_codes.FAILED if "failed" in states.values() else exit_codes.DONE
+    return exit_codes.FAILED if "failed" in states.values() else exit_codes.SUCCESS
 
 
 def longest_chain_first(stages: Sequence[Stage]) -> list[Stage]:
@@ -80,7 +79,7 @@ def longest_chain_first(stages: Sequence[Stage]) -> list[Stage]:
     return sorted(stages, key=lambda stage: (-chain[stage.name], -len(stage.needs)))
 
 
-def _start_what_is_ready(
+def _start_ready_stages(
     stages: Sequence[Stage], execution: Execution, context: multiprocessing.context.ForkServerContext
 ) -> None:
     states = execution.states
@@ -97,14 +96,14 @@ def _start_what_is_ready(
             logger.error("stage %s cannot run: it needs %s", stage.name, ", ".join(missing))
         elif needed <= {"done"}:
             prepare_folder(stage)
-            process = context.Process(target=_in_stage, args=(execution.work, stage, free[0]), name=stage.name)
+            process = context.Process(target=_stage_process, args=(execution.work, stage, free[0]), name=stage.name)
             process.start()
             execution.running[stage.name] = process, free[0]
             states[stage.name] = "running"
             logger.info("stage %s begins%s", stage.name, f" on {free[0]}" if len(execution.devices) > 1 else "")
 
 
-def _wait_for_one(execution: Execution) -> None:
+def _wait_for_stage(execution: Execution) -> None:
     wait([process.sentinel for process, _ in execution.running.values()], timeout=POLL)
     for name, (process, _) in list(execution.running.items()):
         if process.is_alive():
@@ -112,8 +111,10 @@ def _wait_for_one(execution: Execution) -> None:
         process.join()
         del execution.running[name]
         code = process.exitcode
-        execution.states[name] = {exit_codes.DONE: "done", exit_codes.INTERRUPTED: "waiting"}.get(code or 0, "failed")
-        if code == exit_codes.DONE:
+        execution.states[name] = {exit_codes.SUCCESS: "done", exit_codes.INTERRUPTED: "waiting"}.get(
+            code or 0, "failed"
+        )
+        if code == exit_codes.SUCCESS:
             logger.info("stage %s is done", name)
         elif code == exit_codes.INTERRUPTED or execution.stop.asked:
             execution.states[name] = "waiting"
@@ -122,7 +123,7 @@ def _wait_for_one(execution: Execution) -> None:
             logger.error("stage %s failed (exit code %s)", name, code)
 
 
-def _pass_on_the_signal(execution: Execution) -> None:
+def _forward_signal(execution: Execution) -> None:
     for process, _ in execution.running.values():
         if process.pid is not None:
             os.kill(process.pid, signal.SIGTERM)
@@ -132,7 +133,7 @@ def _pass_on_the_signal(execution: Execution) -> None:
 
 def prepare_folder(stage: Stage) -> None:
     """The stage's folder, empty or with the beginning of this very stage; what another version left is put aside."""
-    if stage.folder.exists() and read_key(stage.folder) != stage.key:
+    if stage.folder.exists() and read_stage_key(stage.folder) != stage.key:
         aside = stage.folder.parent / "replaced" / f"{stage.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         number = 1
         while aside.exists():
@@ -142,40 +143,40 @@ def prepare_folder(stage: Stage) -> None:
         shutil.move(stage.folder, aside)
         logger.info("the settings of stage %s have changed: its old results are in %s", stage.name, aside)
     stage.folder.mkdir(parents=True, exist_ok=True)
-    write_key(stage.folder, stage.key)
+    write_stage_key(stage.folder, stage.key)
 
 
-def _in_stage(work: Callable[[Stage, str], None], stage: Stage, device: str) -> None:
+def _stage_process(work: Callable[[Stage, str], None], stage: Stage, device: str) -> None:
     """The process of a stage. Asked to stop elsewhere than in training, it ends; the same command continues."""
-    threading.Thread(target=_end_with_the_plan, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     for number in SIGNALS:
-        signal.signal(number, _stop_here)
+        signal.signal(number, _exit_interrupted)
     try:
         work(stage, device)
     finally:
-        _end_workers()
+        _kill_workers()
 
 
-def _end_workers() -> None:
+def _kill_workers() -> None:
     """Kills data loading workers that an interruption left behind: asked once they live on, and Python would wait."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes their end for a failure
     for worker in multiprocessing.active_children():
         worker.kill()
 
 
-def _stop_here(number: int, frame: FrameType | None) -> None:
+def _exit_interrupted(number: int, frame: FrameType | None) -> None:
     sys.exit(exit_codes.INTERRUPTED)
 
 
-def _end_with_the_plan() -> None:
+def _exit_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
-    end_launched()
+    terminate_launched()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def ready_for(stages: Sequence[Stage], *, only: str | None, start: str | None) -> set[str]:
+def select_stages(stages: Sequence[Stage], *, only: str | None, start: str | None) -> set[str]:
     """The stages that are wanted: all, `only` one, or all from `start` on."""
     names = [stage.name for stage in stages]
     for name in (only, start):
@@ -186,6 +187,6 @@ def ready_for(stages: Sequence[Stage], *, only: str | None, start: str | None) -
     return set(names[names.index(start) :]) if start is not None else set(names)
 
 
-def folder_of(out: Path, seed: int | None) -> Path:
+def seed_dir(out: Path, seed: int | None) -> Path:
     """Where the stages of one seed are."""
     return out if seed is None else out / f"seed-{seed}"

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from covid_cmsf.config import Settings
-from covid_cmsf.training.settings import known_modality
+from covid_cmsf.config import Config
+from covid_cmsf.training.config import known_modality
 
 Values = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -15,7 +15,7 @@ Histogram = Literal["color", "flow"]
 Baseline = Literal["chance", "color", "flow", "random"]
 
 
-class Published(Settings):
+class Published(Config):
     """What the paper has for this row, in percent."""
 
     r1: float | None = None
@@ -23,20 +23,20 @@ class Published(Settings):
     transfer: float | None = Field(default=None, description="mean over ten data sets (images)")
 
 
-class StageSettings(Settings):
+class StageConfig(Config):
     """One training run, or weights from elsewhere. `init` and `guide` are names of earlier stages."""
 
     name: str
     modality: str | None = None
     config: str | None = Field(default=None, description="a training file, relative to the plan")
-    method: Values = Field(default={}, description="laid over the method of `settings`")
+    method: Values = Field(default={}, description="laid over the method of `defaults`")
     init: str | None = None
     guide: str | tuple[str, ...] | None = None
-    guide_settings: Values = Field(default={}, description="layer, cache, ... of the guides")
+    guide_overrides: Values = Field(default={}, description="layer, cache, ... of the guides")
     epochs: int | None = Field(default=None, ge=1)
-    settings: Values = Field(default={}, description="anything else of a training run")
+    overrides: Values = Field(default={}, description="anything else of a training run")
     weights: str | None = Field(default=None, description="a weights file instead of training")
-    part: str | None = Field(default=None, description="of the weights file: online, target, guide")
+    branch: str | None = Field(default=None, description="of the weights file: online, target, guide")
     random: str | None = Field(default=None, description="an encoder of the zoo with random weights, as a control")
     histogram: Histogram | None = Field(default=None, description="no network: a histogram, as a control")
     index: str | None = Field(default=None, description="the row's number in the paper")
@@ -63,7 +63,7 @@ class StageSettings(Settings):
         return self.weights is None and self.random is None and self.histogram is None
 
     @model_validator(mode="after")
-    def _one_kind(self) -> "StageSettings":
+    def _one_kind(self) -> "StageConfig":
         if sum(one is not None for one in (self.weights, self.random, self.histogram)) > 1:
             raise ValueError(f"stage {self.name}: weights, random or histogram, only one of them")
         if not self.trains and (self.init or self.guides or self.epochs or self.method or self.config):
@@ -73,7 +73,7 @@ class StageSettings(Settings):
         return self
 
 
-class EvaluationSettings(Settings):
+class EvaluationConfig(Config):
     """How every stage is measured."""
 
     protocol: Literal["clean", "coclr"] = "clean"
@@ -85,38 +85,40 @@ class EvaluationSettings(Settings):
     probe: Literal["protocol", "compress"] = Field(default="protocol", description="linear: compress is for images")
 
 
-class PlanSettings(Settings):
+class PlanConfig(Config):
     """What to train, in which order, from which start, under which guide."""
 
-    settings: Values = Field(default={}, description="of a training run; what all stages share")
-    stages: tuple[StageSettings, ...] = ()
+    defaults: Values = Field(default={}, description="of a training run; what all stages share")
+    stages: tuple[StageConfig, ...] = ()
     rounds: int = Field(default=0, ge=0, description="alternations; each trains both modalities")
     modalities: tuple[str, str] = ("rgb", "flow")
     first: str = Field(default="flow", description="which modality is trained first in a round")
     init: Literal["base", "latest"] = Field(
-        default="base", description="base: every round starts from `start` (the paper); latest: goes on (CoCLR)"
+        default="base", description="base: every round starts from `pretrain` (the paper); latest: goes on (CoCLR)"
     )
-    start: Values = Field(default={}, description="settings of the first stage of each modality, InfoNCE")
-    start_changes: dict[str, Values] = Field(
-        default={}, description="laid over `start` for one modality: {rgb: {schedule: {epochs: 600}}}"
+    pretrain: Values = Field(default={}, description="settings of the first stage of each modality, InfoNCE")
+    pretrain_overrides: dict[str, Values] = Field(
+        default={}, description="laid over `pretrain` for one modality: {rgb: {schedule: {epochs: 600}}}"
     )
-    shift: Values = Field(default={}, description="settings of the rounds, CMSF")
+    cmsf: Values = Field(default={}, description="settings of the rounds, CMSF")
     controls: tuple[Control, ...] = ()
     baselines: tuple[Baseline, ...] = Field(default=(), description="what needs no training, in the table for scale")
-    evaluation: EvaluationSettings = EvaluationSettings()
+    evaluation: EvaluationConfig = EvaluationConfig()
     seeds: tuple[int, ...] = Field(default=(), description="run everything for each, and give mean and spread")
 
     @model_validator(mode="after")
-    def _something_to_do(self) -> "PlanSettings":
+    def _something_to_do(self) -> "PlanConfig":
         if not self.stages and not self.rounds:
             raise ValueError("a plan needs stages, or a number of rounds")
-        if self.rounds and not (self.start and self.shift):
-            raise ValueError("rounds need `start` (settings of InfoNCE) and `shift` (settings of CMSF)")
+        if self.rounds and not (self.pretrain and self.cmsf):
+            raise ValueError("rounds need `pretrain` (InfoNCE's configuration) and `cmsf` (CMSF's)")
         for name in self.modalities:
             known_modality(name)
-        for name in self.start_changes:
+        for name in self.pretrain_overrides:
             if name not in self.modalities:
-                raise ValueError(f"start_changes has {name!r}, none of the modalities {', '.join(self.modalities)}")
+                raise ValueError(
+                    f"pretrain_overrides has {name!r}, none of the modalities {', '.join(self.modalities)}"
+                )
         if self.first not in self.modalities:
             raise ValueError(f"first = {self.first!r} is none of the modalities {', '.join(self.modalities)}")
         if len(set(self.modalities)) < 2:

@@ -2,7 +2,7 @@
 
 import signal
 
-import covid_cmsf.cotrain.stage_work  # noqa: F401 (the heavy imports)
+import covid_cmsf.cotrain.stage  # noqa: F401 (the heavy imports)
 
 for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, signal.SIG_IGN)

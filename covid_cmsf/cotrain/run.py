@@ -8,56 +8,56 @@ from pathlib import Path
 import torch
 
 from covid_cmsf import exit_codes
-from covid_cmsf.atomic import write_text_atomic
 from covid_cmsf.clips import open_clips
 from covid_cmsf.config import load_config
-from covid_cmsf.cotrain.executor import Execution, execute, folder_of, ready_for
+from covid_cmsf.cotrain.executor import Execution, execute, seed_dir, select_stages
 from covid_cmsf.cotrain.graph import Stage, build_graph
-from covid_cmsf.cotrain.plan import EvaluationSettings, PlanSettings
-from covid_cmsf.cotrain.stage_work import do_stage
-from covid_cmsf.cotrain.table import Row, over_seeds, rows_of, write_tables
-from covid_cmsf.training.run_folder import locked
+from covid_cmsf.cotrain.plan import EvaluationConfig, PlanConfig
+from covid_cmsf.cotrain.stage import run_stage
+from covid_cmsf.cotrain.table import Row, mean_over_seeds, table_rows, write_tables
+from covid_cmsf.files import write_text_atomic
+from covid_cmsf.training.run_dir import lock_dir
 from covid_cmsf.training.signals import stop_request
 
 logger = logging.getLogger(__name__)
-Shown = Callable[[list[Stage], dict[str, str]], None]
+ShowStates = Callable[[list[Stage], dict[str, str]], None]
 
 
-def load_plan(path: Path, overrides: list[str]) -> PlanSettings:
+def load_plan(path: Path, overrides: list[str]) -> PlanConfig:
     """The plan in a file, with `key=value` changes."""
-    return load_config(PlanSettings, path, overrides)
+    return load_config(PlanConfig, path, overrides)
 
 
-def graphs_of(plan: PlanSettings, out: Path, *, place: Path) -> list[list[Stage]]:
+def build_graphs(plan: PlanConfig, out: Path, *, plan_dir: Path) -> list[list[Stage]]:
     """One graph, or one for each seed."""
     seeds: tuple[int | None, ...] = plan.seeds or (None,)
-    return [build_graph(plan, folder_of(out, seed), place=place, seed=seed) for seed in seeds]
+    return [build_graph(plan, seed_dir(out, seed), plan_dir=plan_dir, seed=seed) for seed in seeds]
 
 
 def run_plan(
-    plan: PlanSettings,
+    plan: PlanConfig,
     out: Path,
     *,
-    place: Path,
+    plan_dir: Path,
     only: str | None = None,
     start: str | None = None,
     parallel: int = 1,
     num_processes: int = 1,
-    show: Shown = lambda stages, states: None,
+    show: ShowStates = lambda stages, states: None,
 ) -> tuple[int, list[Row]]:
     """Does what is not done yet; returns an exit code and the table, which is also written into `out`."""
-    graphs = graphs_of(plan, out, place=place)
+    graphs = build_graphs(plan, out, plan_dir=plan_dir)
     check_evaluation(plan.evaluation, graphs[0])
-    places = places_for(parallel, num_processes)
+    slots = device_slots(parallel, num_processes)
     out.mkdir(parents=True, exist_ok=True)
-    code = exit_codes.DONE
-    with locked(out), stop_request() as stop:
+    code = exit_codes.SUCCESS
+    with lock_dir(out), stop_request() as stop:
         write_text_atomic(out / "plan.json", plan.model_dump_json(indent=1) + "\n")
         for stages in graphs:
-            wanted = ready_for(stages, only=only, start=start)
+            wanted = select_stages(stages, only=only, start=start)
             execution = Execution(
-                work=partial(do_stage, num_processes=num_processes, num_places=parallel),
-                devices=places,
+                work=partial(run_stage, num_processes=num_processes, num_slots=parallel),
+                devices=slots,
                 stop=stop,
                 on_change=partial(show, stages),
             )
@@ -67,7 +67,7 @@ def run_plan(
     return code, write_results(plan, graphs, out)
 
 
-def check_evaluation(evaluation: EvaluationSettings, stages: list[Stage]) -> None:
+def check_evaluation(evaluation: EvaluationConfig, stages: list[Stage]) -> None:
     """Other clips to measure on must be there, with their split and part, before anything is trained."""
     if evaluation.clips is not None:
         clips = open_clips(evaluation.clips)
@@ -75,20 +75,20 @@ def check_evaluation(evaluation: EvaluationSettings, stages: list[Stage]) -> Non
             clips.select(split, evaluation.query)
 
 
-def write_results(plan: PlanSettings, graphs: list[list[Stage]], out: Path) -> list[Row]:
+def write_results(plan: PlanConfig, graphs: list[list[Stage]], out: Path) -> list[Row]:
     """The tables of all seeds, and of their means."""
-    tables = [rows_of(stages, chance="chance" in plan.baselines) for stages in graphs]
+    tables = [table_rows(stages, chance="chance" in plan.baselines) for stages in graphs]
     if plan.seeds:
         for seed, rows in zip(plan.seeds, tables, strict=True):
-            folder = folder_of(out, seed)
+            folder = seed_dir(out, seed)
             folder.mkdir(parents=True, exist_ok=True)
             write_tables(folder, rows)
-    rows = over_seeds(tables) if plan.seeds else tables[0]
+    rows = mean_over_seeds(tables) if plan.seeds else tables[0]
     write_tables(out, rows)
     return rows
 
 
-def places_for(parallel: int, num_processes: int) -> list[str]:
+def device_slots(parallel: int, num_processes: int) -> list[str]:
     """Where stages run side by side: each on GPUs of its own, or, without any, so many at once on the CPU."""
     gpus = torch.cuda.device_count()
     if parallel < 1 or num_processes < 1:

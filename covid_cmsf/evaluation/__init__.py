@@ -1,6 +1,6 @@
 """Room 7: checkpoint -> features -> numbers. It knows checkpoints and clips, not how a network was trained.
 
-features = extract_features(subject_from(Path("last.pt")), open_clips("clips"), Path("rgb.features"))
+features = extract_features(load_eval_model(Path("last.pt")), open_clips("clips"), Path("rgb.features"))
 evaluate_retrieval(features).recall[1]        # percent
 evaluate_linear(features).scores.top1
 """

@@ -11,15 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covid_cmsf.clips.interface import Clips
-from covid_cmsf.evaluation.extraction import extract_features
-from covid_cmsf.evaluation.linear import evaluate_linear
-from covid_cmsf.evaluation.parts import VAL_SHARE, part_rows
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.evaluation.features.extract import extract_features
+from covid_cmsf.evaluation.features.model import EvalModel, create_histogram_model, create_random_model
+from covid_cmsf.evaluation.features.protocol import build_eval_protocol
+from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable, load_split, subset_indices
+from covid_cmsf.evaluation.probes.linear import evaluate_linear
 from covid_cmsf.evaluation.retrieval import RANKS, evaluate_retrieval
-from covid_cmsf.evaluation.showing import showing_for
-from covid_cmsf.evaluation.split import split_videos
-from covid_cmsf.evaluation.subjects import Subject, histogram_subject, random_subject
-from covid_cmsf.evaluation.videos import Videos
 
 
 @dataclass(frozen=True)
@@ -37,13 +35,13 @@ class Baseline:
 
 @dataclass(frozen=True)
 class BaselinesResult:
-    """`set_aside`: videos (id, part, reason) that could not be read for one of the baselines at least."""
+    """`skipped`: videos (id, subset, reason) that could not be read for one of the baselines at least."""
 
     protocol: str
     gallery: str
     query: str
     baselines: list[Baseline]
-    set_aside: list[tuple[str, str, str]]
+    skipped: list[tuple[str, str, str]]
 
 
 def evaluate_baselines(
@@ -61,27 +59,27 @@ def evaluate_baselines(
     on_baseline: Callable[[], None] = lambda: None,
 ) -> BaselinesResult:
     """Chance, histograms of color and flow, and `encoder` with random weights on both; features stay in `folder`."""
-    listed = split_videos(clips, split)
-    rows = [chance(Videos.of(listed.records, listed.parts), gallery, query, seed=seed)]
-    aside: dict[str, tuple[str, str, str]] = {}
-    for name, subject in baseline_subjects(clips, encoder, seed):
+    split_videos = load_split(clips, split)
+    rows = [chance(VideoTable.from_records(split_videos.records, split_videos.subsets), gallery, query, seed=seed)]
+    skipped: dict[str, tuple[str, str, str]] = {}
+    for name, eval_model in create_baseline_models(clips, encoder, seed):
         features = extract_features(
-            subject,
+            eval_model,
             clips,
             folder / f"{name}.features",
-            showing=showing_for(subject.card, protocol=protocol),
+            eval_protocol=build_eval_protocol(eval_model.metadata, protocol=protocol),
             split=split,
             num_workers=num_workers,
             device=device,
             replace=True,
         )
-        aside |= {entry[0]: entry for entry in features.set_aside}
+        skipped |= {entry[0]: entry for entry in features.skipped}
         retrieval = evaluate_retrieval(features, gallery=gallery, query=query, seed=seed)
         linear = evaluate_linear(features, gallery=gallery, query=query, seed=seed)
         rows.append(
             Baseline(
                 name=name,
-                modality=features.about.showing.modality,
+                modality=features.provenance.eval_protocol.modality,
                 recall=retrieval.recall,
                 linear=linear.scores.top1,
                 interval=retrieval.interval[1],
@@ -90,31 +88,39 @@ def evaluate_baselines(
             )
         )
         on_baseline()
-    return BaselinesResult(protocol, gallery, query, rows, list(aside.values()))
+    return BaselinesResult(protocol, gallery, query, rows, list(skipped.values()))
 
 
-def baseline_subjects(clips: Clips, encoder: str, seed: int) -> list[tuple[str, Subject]]:
+def create_baseline_models(clips: Clips, encoder: str, seed: int) -> list[tuple[str, EvalModel]]:
     """Name and network of each, for the modalities that the clips have."""
     stored = [name for name in ("rgb", "flow") if name in clips.modalities]
     histograms = {"rgb": "color", "flow": "flow"}
-    found = [(f"{histograms[name]}-histogram", histogram_subject(histograms[name])) for name in stored]
-    return found + [(f"random-{encoder}-{name}", random_subject(encoder, modality=name, seed=seed)) for name in stored]
+    models = [(f"{histograms[name]}-histogram", create_histogram_model(histograms[name])) for name in stored]
+    return models + [
+        (f"random-{encoder}-{name}", create_random_model(encoder, modality=name, seed=seed)) for name in stored
+    ]
 
 
-def chance(videos: Videos, gallery: str, query: str, *, val_share: float = VAL_SHARE, seed: int = 0) -> Baseline:
+def chance(
+    videos: VideoTable, gallery: str, query: str, *, val_fraction: float = VAL_FRACTION, seed: int = 0
+) -> Baseline:
     """What drawing gallery videos blindly, or always naming the most frequent class, would reach."""
-    known, asked = (part_rows(videos, name, val_share=val_share, seed=seed) for name in (gallery, query))
-    same = (videos.labels[known][None, :] == videos.labels[asked][:, None]).sum(1)  # gallery videos of its class
-    frequent = videos.labels[known].bincount().argmax()
+    gallery_indices, query_indices = (
+        subset_indices(videos, name, val_fraction=val_fraction, seed=seed) for name in (gallery, query)
+    )
+    num_same_class = (videos.labels[gallery_indices][None, :] == videos.labels[query_indices][:, None]).sum(
+        1
+    )  # gallery videos of its class
+    most_frequent = videos.labels[gallery_indices].bincount().argmax()
     return Baseline(
         name="chance",
         modality="",
-        recall={k: chance_recall(same, len(known), k) for k in RANKS if k <= len(known)},
-        linear=100 * float((videos.labels[asked] == frequent).double().mean()),
+        recall={k: chance_recall(num_same_class, len(gallery_indices), k) for k in RANKS if k <= len(gallery_indices)},
+        linear=100 * float((videos.labels[query_indices] == most_frequent).double().mean()),
     )
 
 
-def chance_recall(same: Tensor | Sequence[int], num_gallery: int, k: int) -> float:
+def chance_recall(num_same_class: Tensor | Sequence[int], num_gallery: int, k: int) -> float:
     """Percent of queries that find one of their `same` gallery videos among k blind draws without replacement."""
-    misses = {n: comb(num_gallery - n, k) / comb(num_gallery, k) for n in {int(n) for n in same}}
-    return 100 * (1 - sum(misses[int(n)] for n in same) / len(same))
+    misses = {n: comb(num_gallery - n, k) / comb(num_gallery, k) for n in {int(n) for n in num_same_class}}
+    return 100 * (1 - sum(misses[int(n)] for n in num_same_class) / len(num_same_class))

@@ -1,24 +1,78 @@
-"""Two streams together: similarities are added for retrieval, probabilities averaged for classification.
+"""Which rows of two files mean the same video, and do the files agree about it?"""
 
-As in the two-stream results of Simonyan and Zisserman (2014) and Han et al. (2020). Videos are matched by their id.
-"""
-
-# N videos, D feature, C classes
-
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from covid_cmsf.evaluation.centering import choose_centering, comparable
-from covid_cmsf.evaluation.features import Features
-from covid_cmsf.evaluation.linear import train_probe
-from covid_cmsf.evaluation.matching import match, mean_answer
-from covid_cmsf.evaluation.parts import VAL_SHARE
-from covid_cmsf.evaluation.probabilities import Probabilities
-from covid_cmsf.evaluation.retrieval import RetrievalResult, parts_for_retrieval, score_retrieval
-from covid_cmsf.evaluation.scores import Scores, score
+from covid_cmsf.evaluation.features.file import Features, Probabilities
+from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable
+from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering
+from covid_cmsf.evaluation.probes.linear import train_probe
+from covid_cmsf.evaluation.results import Scores, compute_scores
+from covid_cmsf.evaluation.retrieval import RetrievalResult, gallery_and_query_indices, score_retrieval
+
+
+@dataclass(frozen=True)
+class MatchedVideos:
+    """Rows of two tables that mean the same videos, in the order of the first."""
+
+    videos: VideoTable
+    first: Tensor  # rows in the first table
+    second: Tensor
+
+
+def match_videos(first: VideoTable, second: VideoTable) -> MatchedVideos:
+    """The common videos; ValueError when there are none or the tables contradict each other about one."""
+    index_of = {video_id: row for row, video_id in enumerate(second.ids)}
+    first_indices = [row for row, video_id in enumerate(first.ids) if video_id in index_of]
+    if not first_indices:
+        raise ValueError(f"the files have no video in common: {_example_id(first.ids)} and {_example_id(second.ids)}")
+    second_indices = [index_of[first.ids[row]] for row in first_indices]
+    first_videos, second_videos = first.take(torch.tensor(first_indices)), second.take(torch.tensor(second_indices))
+    _check_equal("label", first_videos.ids, first_videos.labels.tolist(), second_videos.labels.tolist())
+    _check_equal("class", first_videos.ids, _class_names(first_videos), _class_names(second_videos))
+    _check_equal("subset of the split", first_videos.ids, first_videos.subsets, second_videos.subsets)
+    _check_equal("source", first_videos.ids, first_videos.sources, second_videos.sources)
+    names = max(first.class_names, second.class_names, key=len)  # one may know classes that the other lacks
+    return MatchedVideos(
+        replace(first_videos, class_names=names), torch.tensor(first_indices), torch.tensor(second_indices)
+    )
+
+
+def average_probabilities(first: Tensor, second: Tensor) -> Tensor:
+    """The mean of two (N, C) tables of probabilities; classes that one does not know have probability 0 there."""
+    width = max(first.shape[1], second.shape[1])
+    padded = [F.pad(one.double(), (0, width - one.shape[1])) for one in (first, second)]
+    return (padded[0] + padded[1]) / 2
+
+
+def _class_names(videos: VideoTable) -> list[str]:
+    return [videos.class_names[label] if label >= 0 else "" for label in videos.labels.tolist()]
+
+
+def _check_equal(field: str, ids: Sequence[str], first: Sequence[Any], second: Sequence[Any]) -> None:
+    differing = [i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
+    if differing:
+        i = differing[0]
+        raise ValueError(
+            f"the files disagree about the {field} of {len(differing)} videos; {ids[i]!r}: {first[i]!r}, {second[i]!r}"
+        )
+
+
+def _example_id(ids: Sequence[str]) -> str:
+    return f"{ids[0]!r}, ..." if ids else "none"
+
+
+# Two streams together: similarities are added for retrieval, probabilities averaged for classification.
+#
+# As in the two-stream results of Simonyan and Zisserman (2014) and Han et al. (2020). Videos are matched by their id.
+
+# N videos, D feature, C classes
 
 
 @dataclass(frozen=True)
@@ -56,69 +110,77 @@ def evaluate_fusion(
     query: str = "test",
     centering: str | None = None,
     allow_shared_sources: bool = False,
-    val_share: float = VAL_SHARE,
+    val_fraction: float = VAL_FRACTION,
     seed: int = 0,
 ) -> FusionResult:
     """Retrieval by summed cosine similarity, linear by averaged probability, on the videos that both files have."""
     _check_streams(first, second)
-    matched = match(first.videos, second.videos)
-    chosen = choose_centering(centering, first.protocol)
-    pair = parts_for_retrieval(
-        matched.videos, gallery, query, allow_shared_sources=allow_shared_sources, val_share=val_share, seed=seed
+    matched = match_videos(first.videos, second.videos)
+    centering_mode = choose_centering(centering, first.protocol)
+    index_pair = gallery_and_query_indices(
+        matched.videos, gallery, query, allow_shared_sources=allow_shared_sources, val_fraction=val_fraction, seed=seed
     )
     streams = [(first, matched.first), (second, matched.second)]
-    sides = [comparable(one.features[rows[pair[0]]], one.features[rows[pair[1]]], chosen) for one, rows in streams]
+    stream_features = [
+        center_and_normalize(one.features[rows[index_pair[0]]], one.features[rows[index_pair[1]]], centering_mode)
+        for one, rows in streams
+    ]
     # The dot product of joined vectors is the sum of the streams' similarities; halved, it stays a cosine.
-    known, asked = (torch.cat(both, dim=1) / sqrt(2) for both in zip(*sides, strict=True))
+    gallery_features, query_features = (torch.cat(both, dim=1) / sqrt(2) for both in zip(*stream_features, strict=True))
     summaries = [first.summary(), second.summary()]
     retrieval = RetrievalResult(
         protocol=first.protocol,
         gallery=gallery,
         query=query,
-        centering=chosen,
+        centering=centering_mode,
         features=summaries,
-        **score_retrieval(matched.videos, pair, known, asked, seed=seed),
+        **score_retrieval(matched.videos, index_pair, gallery_features, query_features, seed=seed),
     )
-    answers = [
-        train_probe(one, rows[pair[0]], rows[pair[1]], val_share=val_share, seed=seed).probabilities
+    stream_probabilities = [
+        train_probe(one, rows[index_pair[0]], rows[index_pair[1]], val_fraction=val_fraction, seed=seed).probabilities
         for one, rows in streams
     ]
-    tested = matched.videos.take(pair[1])
-    alone = [score(one, tested, seed=seed) for one in answers]
+    test_videos = matched.videos.take(index_pair[1])
+    stream_scores = [compute_scores(one, test_videos, seed=seed) for one in stream_probabilities]
     return FusionResult(
         protocol=first.protocol,
         num_common=len(matched.videos),
         num_only_first=len(first.videos) - len(matched.videos),
         num_only_second=len(second.videos) - len(matched.videos),
         retrieval=retrieval,
-        linear=score(mean_answer(*answers), tested, seed=seed),
-        linear_streams=(alone[0], alone[1]),
+        linear=compute_scores(average_probabilities(*stream_probabilities), test_videos, seed=seed),
+        linear_streams=(stream_scores[0], stream_scores[1]),
         features=summaries,
     )
 
 
 def fuse_probabilities(first: Probabilities, second: Probabilities, *, seed: int = 0) -> ProbabilityFusionResult:
     """The mean of what two classifiers say about the test videos that both saw."""
-    if first.about.get("protocol") != second.about.get("protocol"):
-        raise ValueError(f"protocols differ: {first.about.get('protocol')} and {second.about.get('protocol')}")
-    if first.about.get("fingerprint") == second.about.get("fingerprint"):
+    if first.provenance.get("protocol") != second.provenance.get("protocol"):
+        raise ValueError(
+            f"protocols differ: {first.provenance.get('protocol')} and {second.provenance.get('protocol')}"
+        )
+    if first.provenance.get("fingerprint") == second.provenance.get("fingerprint"):
         raise ValueError("both files hold the answers of the same classifier: nothing to fuse")
-    matched = match(first.videos, second.videos)
-    answers = [first.probabilities[matched.first], second.probabilities[matched.second]]
-    alone = [score(one, matched.videos, seed=seed) for one in answers]
+    matched = match_videos(first.videos, second.videos)
+    stream_probabilities = [first.probabilities[matched.first], second.probabilities[matched.second]]
+    stream_scores = [compute_scores(one, matched.videos, seed=seed) for one in stream_probabilities]
     return ProbabilityFusionResult(
-        protocol=str(first.about.get("protocol")),
+        protocol=str(first.provenance.get("protocol")),
         num_common=len(matched.videos),
         num_only_first=len(first.videos) - len(matched.videos),
         num_only_second=len(second.videos) - len(matched.videos),
-        scores=score(mean_answer(*answers), matched.videos, seed=seed),
-        streams=(alone[0], alone[1]),
-        features=[first.about, second.about],
+        scores=compute_scores(average_probabilities(*stream_probabilities), matched.videos, seed=seed),
+        streams=(stream_scores[0], stream_scores[1]),
+        features=[first.provenance, second.provenance],
     )
 
 
 def _check_streams(first: Features, second: Features) -> None:
     if first.protocol != second.protocol:
         raise ValueError(f"one file was made by protocol {first.protocol}, the other by {second.protocol}")
-    if first.about.weights_sha256 == second.about.weights_sha256 and first.about.showing == second.about.showing:
+    if (
+        first.provenance.weights_sha256 == second.provenance.weights_sha256
+        and first.provenance.eval_protocol == second.provenance.eval_protocol
+    ):
         raise ValueError("both files hold features of the same encoder, shown the same modality: nothing to fuse")

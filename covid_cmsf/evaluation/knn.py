@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covid_cmsf.evaluation.bootstrap import Interval, bootstrap_interval
-from covid_cmsf.evaluation.centering import choose_centering, comparable
-from covid_cmsf.evaluation.features import Features
-from covid_cmsf.evaluation.nearest import nearest
-from covid_cmsf.evaluation.parts import VAL_SHARE
-from covid_cmsf.evaluation.retrieval import mean_by_class, parts_for_retrieval, shared_sources
+from covid_cmsf.evaluation.features.file import Features
+from covid_cmsf.evaluation.features.subsets import VAL_FRACTION
+from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering, nearest
+from covid_cmsf.evaluation.results import Interval, bootstrap_interval, per_class_accuracy
+from covid_cmsf.evaluation.retrieval import gallery_and_query_indices, shared_sources
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class KnnResult:
     top1: dict[int, float]
     interval: dict[int, Interval]
     per_class: dict[int, dict[str, float]]
-    num_shared_sources: int  # sources in both parts; 0 unless they were allowed
+    num_shared_sources: int  # sources in both subsets; 0 unless they were allowed
     features: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -42,32 +41,36 @@ def evaluate_knn(
     query: str = "test",
     centering: str | None = None,
     allow_shared_sources: bool = False,
-    val_share: float = VAL_SHARE,
+    val_fraction: float = VAL_FRACTION,
     seed: int = 0,
 ) -> KnnResult:
     """Top-1 of the vote of the nearest neighbors, for each number of neighbors."""
-    chosen = choose_centering(centering, features.protocol)
+    centering_mode = choose_centering(centering, features.protocol)
     videos = features.videos
-    pair = parts_for_retrieval(
-        videos, gallery, query, allow_shared_sources=allow_shared_sources, val_share=val_share, seed=seed
+    index_pair = gallery_and_query_indices(
+        videos, gallery, query, allow_shared_sources=allow_shared_sources, val_fraction=val_fraction, seed=seed
     )
-    known, asked = comparable(features.features[pair[0]], features.features[pair[1]], chosen)
-    if not num_neighbors or max(num_neighbors) > len(known) or min(num_neighbors) < 1:
-        raise ValueError(f"k = {list(num_neighbors)}: numbers from 1 to {len(known)}, the gallery's size, are needed")
-    votes = videos.labels[pair[0]][nearest(asked, known, max(num_neighbors))]  # (Q, K)
-    labels, sources = videos.labels[pair[1]], videos.take(pair[1]).sources
+    gallery_features, query_features = center_and_normalize(
+        features.features[index_pair[0]], features.features[index_pair[1]], centering_mode
+    )
+    if not num_neighbors or max(num_neighbors) > len(gallery_features) or min(num_neighbors) < 1:
+        raise ValueError(
+            f"k = {list(num_neighbors)}: numbers from 1 to {len(gallery_features)}, the gallery's size, are needed"
+        )
+    votes = videos.labels[index_pair[0]][nearest(query_features, gallery_features, max(num_neighbors))]  # (Q, K)
+    labels, sources = videos.labels[index_pair[1]], videos.take(index_pair[1]).sources
     hits = {k: vote(votes[:, :k], len(videos.class_names)) == labels for k in num_neighbors}
     return KnnResult(
         protocol=features.protocol,
         gallery=gallery,
         query=query,
-        centering=chosen,
-        num_gallery=len(known),
-        num_query=len(asked),
+        centering=centering_mode,
+        num_gallery=len(gallery_features),
+        num_query=len(query_features),
         top1={k: 100 * float(hit.double().mean()) for k, hit in hits.items()},
         interval={k: bootstrap_interval(hit, sources, seed=seed) for k, hit in hits.items()},
-        per_class={k: mean_by_class(hit, labels, videos.class_names) for k, hit in hits.items()},
-        num_shared_sources=len(shared_sources(videos, *pair)),
+        per_class={k: per_class_accuracy(hit, labels, videos.class_names) for k, hit in hits.items()},
+        num_shared_sources=len(shared_sources(videos, *index_pair)),
         features=[features.summary()],
     )
 

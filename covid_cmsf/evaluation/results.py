@@ -1,14 +1,103 @@
-"""Results as JSON: a dataclass in, a mapping out; every one names its protocol and what it was computed from."""
+"""How far a percentage could move if other videos had been filmed: a bootstrap over sources."""
 
 import json
-from dataclasses import asdict, is_dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from covid_cmsf.atomic import write_text_atomic
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from covid_cmsf.evaluation.features.subsets import VideoTable
+from covid_cmsf.files import write_text_atomic
+
+NUM_RESAMPLES = 1000
+LEVEL = 0.95
+Interval = tuple[float, float]
 
 
-def result_values(kind: str, result: Any) -> dict[str, Any]:
+def bootstrap_interval(
+    hits: Tensor, sources: Sequence[str], *, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> Interval:
+    """The 95% percentile interval of 100 * hits.mean(), drawing whole sources with replacement.
+
+    Sibling clips of one source succeed and fail together, so drawing single videos would promise too much. Where
+    every video is its own source the two are the same.
+    """
+    sums, counts = totals_by_source(hits, sources)
+    rng = np.random.default_rng(seed)
+    means = np.empty(num_resamples)
+    for i in range(num_resamples):
+        drawn = rng.integers(len(sums), size=len(sums))
+        means[i] = sums[drawn].sum() / counts[drawn].sum()
+    low, high = np.quantile(100 * means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def totals_by_source(hits: Tensor, sources: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Sum of hits and number of videos of each source, sources in the order of their names."""
+    index_of = {source: i for i, source in enumerate(sorted(set(sources)))}
+    indices = [index_of[source] for source in sources]
+    sums, counts = np.zeros(len(index_of)), np.zeros(len(index_of))
+    np.add.at(sums, indices, hits.numpy().astype(np.float64))
+    np.add.at(counts, indices, 1)
+    return sums, counts
+
+
+def per_class_accuracy(hits: Tensor, labels: Tensor, class_names: Sequence[str]) -> dict[str, float]:
+    """{class: percent}, for the classes that occur."""
+    return {
+        class_names[label] or str(label): 100 * float(hits[labels == label].double().mean())
+        for label in torch.unique(labels).tolist()
+    }
+
+
+# Class probabilities -> top-1, top-5, accuracy by class, confusion matrix.
+
+# N videos, C classes
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Percentages; `confusion[i][j]` counts videos of class i that were taken for class j."""
+
+    num_videos: int
+    top1: float
+    interval: Interval  # of top-1, 95%, resampling sources
+    top5: float | None  # None where there are five classes or fewer
+    mean_per_class: float
+    per_class: dict[str, float]
+    confusion: list[list[int]]
+
+
+def compute_scores(probabilities: Tensor, videos: VideoTable, *, seed: int = 0) -> Scores:
+    """(N, C) probabilities of these videos; equal ones are ranked by class number."""
+    if not torch.isfinite(probabilities).all():
+        raise RuntimeError("the classifier gives probabilities that are not finite")
+    num_classes = probabilities.shape[1]
+    ranked = torch.argsort(-probabilities, dim=1, stable=True)  # (N, C)
+    correct = ranked == videos.labels[:, None]
+    hits = correct[:, 0]
+    per_class = per_class_accuracy(hits, videos.labels, videos.class_names)
+    pairs = videos.labels * num_classes + ranked[:, 0]
+    return Scores(
+        num_videos=len(videos),
+        top1=100 * float(hits.double().mean()),
+        interval=bootstrap_interval(hits, videos.sources, seed=seed),
+        top5=100 * float(correct[:, :5].any(1).double().mean()) if num_classes > 5 else None,
+        mean_per_class=sum(per_class.values()) / len(per_class),
+        per_class=per_class,
+        confusion=pairs.bincount(minlength=num_classes**2).view(num_classes, num_classes).tolist(),
+    )
+
+
+# Results as JSON: a dataclass in, a mapping out; every one names its protocol and what it was computed from.
+
+
+def result_to_dict(kind: str, result: Any) -> dict[str, Any]:
     """The result as plain values, `kind` first: retrieval, linear, knn, finetune, fusion, baselines."""
     assert is_dataclass(result) and not isinstance(result, type)
     values: dict[str, Any] = json.loads(json.dumps(asdict(result)))
@@ -17,4 +106,4 @@ def result_values(kind: str, result: Any) -> dict[str, Any]:
 
 def write_result(path: Path, kind: str, result: Any) -> None:
     """The result as a JSON file."""
-    write_text_atomic(Path(path), json.dumps(result_values(kind, result), indent=1) + "\n")
+    write_text_atomic(Path(path), json.dumps(result_to_dict(kind, result), indent=1) + "\n")

@@ -3,7 +3,7 @@
 Mean shift fails by losing rank while loss and purity look fine, so rank is what to watch.
 """
 
-# B batch, M bank rows, D embedding, K neighbors
+# B batch, M bank entries, D embedding, K neighbors
 
 import torch
 from torch import Tensor
@@ -11,27 +11,27 @@ from torch import Tensor
 from covid_cmsf.methods.neighbors import Neighbors
 
 
-def purity(neighbors: Neighbors, labels: Tensor, bank_labels: Tensor, *, own_rows: Tensor) -> float | None:
-    """Share of neighbors, the target itself left out, with the example's true label; None without labels."""
-    counted = neighbors.found & (neighbors.rows != own_rows[:, None]) & (labels >= 0)[:, None]
-    if not counted.any():
+def purity(neighbors: Neighbors, labels: Tensor, bank_labels: Tensor, *, own_indices: Tensor) -> float | None:
+    """Fraction of neighbors, the target itself left out, with the sample's true label; None without labels."""
+    valid = neighbors.found & (neighbors.indices != own_indices[:, None]) & (labels >= 0)[:, None]
+    if not valid.any():
         return None
-    right = bank_labels[neighbors.rows.clamp(min=0)] == labels[:, None]
-    return float((right & counted).sum() / counted.sum())
+    correct = bank_labels[neighbors.indices.clamp(min=0)] == labels[:, None]
+    return float((correct & valid).sum() / valid.sum())
 
 
-def mask_purity(allowed: Tensor, labels: Tensor, bank_labels: Tensor, *, own_rows: Tensor) -> float | None:
-    """As `purity`, for neighbors given as a mask (B, M): all rows of a class."""
-    rows = torch.arange(len(bank_labels), device=allowed.device)
-    counted = allowed & (rows[None, :] != own_rows[:, None]) & (labels >= 0)[:, None]
-    if not counted.any():
+def mask_purity(allowed: Tensor, labels: Tensor, bank_labels: Tensor, *, own_indices: Tensor) -> float | None:
+    """As `purity`, for neighbors given as a mask (B, M): all entries of a class."""
+    indices = torch.arange(len(bank_labels), device=allowed.device)
+    valid = allowed & (indices[None, :] != own_indices[:, None]) & (labels >= 0)[:, None]
+    if not valid.any():
         return None
-    return float((counted & (bank_labels[None, :] == labels[:, None])).sum() / counted.sum())
+    return float((valid & (bank_labels[None, :] == labels[:, None])).sum() / valid.sum())
 
 
 def overlap(first: Neighbors, second: Neighbors) -> float:
-    """Share of the first one's neighbors that the second one has too: how far guide and target agree."""
-    both = (first.rows[:, :, None] == second.rows[:, None, :]) & first.found[:, :, None]
+    """Fraction of the first one's neighbors that the second one has too: how far guide and target agree."""
+    both = (first.indices[:, :, None] == second.indices[:, None, :]) & first.found[:, :, None]
     return float(both.any(2).sum() / first.found.sum().clamp(min=1))
 
 

@@ -5,8 +5,10 @@ encoder = load_encoder("weights.safetensors")     # eval mode
 encoder(clip)                                     # (B, C, T, H, W) -> (B, num_features)
 """
 
-from covid_cmsf.models import c21d, resnet, s3d  # noqa: F401 (they register their encoders)
-from covid_cmsf.models.embedder import Embedder
+from covid_cmsf.models import r2plus1d, resnet, s3d  # noqa: F401 (they register their encoders)
+from covid_cmsf.models.checkpoints.formats.native import save_encoder
+from covid_cmsf.models.checkpoints.load import LoadedWeights, load_embedder, load_encoder, load_weights
+from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.encoder import Encoder, freeze_
 from covid_cmsf.models.heads import (
     MLP,
@@ -16,19 +18,17 @@ from covid_cmsf.models.heads import (
     predictor_layout,
     projector_layout,
 )
+from covid_cmsf.models.networks import Embedder
 from covid_cmsf.models.registry import create_encoder, encoder_entry, encoder_names
-from covid_cmsf.models.weights.card import EncoderCard
-from covid_cmsf.models.weights.load import Loaded, load_embedder, load_encoder, load_weights
-from covid_cmsf.models.weights.ours import save_encoder
 
 __all__ = [
     "MLP",
     "Classifier",
     "Embedder",
     "Encoder",
-    "EncoderCard",
+    "EncoderMetadata",
     "HeadLayout",
-    "Loaded",
+    "LoadedWeights",
     "coclr_layout",
     "create_encoder",
     "encoder_entry",

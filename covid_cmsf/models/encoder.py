@@ -7,12 +7,14 @@
 An image (B, C, H, W) is a clip of one frame. Nothing is normalized here, neither the pixels nor the feature.
 """
 
-# B batch, C channels, T frames, H W pixels; t h w what the strides leave of them
-
+import hashlib
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+
+# B batch, C channels, T frames, H W pixels; t h w what the strides leave of them
+
 
 Size = tuple[int, int, int]  # (T, H, W)
 
@@ -25,7 +27,7 @@ class Encoder(nn.Module):
     """
 
     first_conv: str  # the state-dict key of the convolution that sees the pixels
-    smallest_clip: Size  # what the strides survive
+    min_input_size: Size  # what the strides survive
     memory_format: torch.memory_format
 
     def __init__(self, trunk: nn.Sequential, *, name: str, in_channels: int, num_features: int) -> None:
@@ -49,7 +51,7 @@ class Encoder(nn.Module):
         super().train(mode and not self.frozen)
         return self
 
-    def checked(self, clip: Tensor) -> Tensor:
+    def check_clip(self, clip: Tensor) -> Tensor:
         """The clip as (B, C, T, H, W); ValueError when this encoder cannot take it."""
         if clip.dim() not in (4, 5):
             raise ValueError(
@@ -60,10 +62,10 @@ class Encoder(nn.Module):
         clip = clip.unsqueeze(2) if clip.dim() == 4 else clip
         if clip.shape[1] != self.in_channels:
             raise ValueError(f"this {self.name} takes {self.in_channels} input channels, the clip has {clip.shape[1]}")
-        if any(given < least for given, least in zip(clip.shape[2:], self.smallest_clip, strict=True)):
+        if any(actual < minimum for actual, minimum in zip(clip.shape[2:], self.min_input_size, strict=True)):
             raise ValueError(
-                f"a clip of {_words(clip.shape[2:])} is too small for {self.name}: "
-                f"its strides need at least {_words(self.smallest_clip)}"
+                f"a clip of {_format_size(clip.shape[2:])} is too small for {self.name}: "
+                f"its strides need at least {_format_size(self.min_input_size)}"
             )
         return clip
 
@@ -77,9 +79,9 @@ def freeze_(module: E) -> E:
     Encoders inside ignore a later `train()`, so their batch-norm statistics cannot move either.
     """
     module.requires_grad_(False)
-    for part in module.modules():
-        if isinstance(part, Encoder):
-            part.frozen = True
+    for submodule in module.modules():
+        if isinstance(submodule, Encoder):
+            submodule.frozen = True
     module.eval()
     return module
 
@@ -92,6 +94,19 @@ def parse_size(text: str) -> Size:
     return int(parts[0]), int(parts[1]), int(parts[2])
 
 
-def _words(size: tuple[int, ...]) -> str:
+def _format_size(size: tuple[int, ...]) -> str:
     frames, height, width = size
     return f"{frames} frame{'s' if frames != 1 else ''} at {height}x{width}"
+
+
+# Fingerprint of a network: the same one means the same tensors. It proves that a frozen network has not changed.
+
+
+def weights_sha256(module: nn.Module) -> str:
+    """Over every parameter and buffer, batch-norm statistics included, and their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        plain = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {tuple(plain.shape)} {plain.dtype}\n".encode())
+        digest.update(plain.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

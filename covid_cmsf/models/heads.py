@@ -12,10 +12,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from covid_cmsf.config import Settings
+from covid_cmsf.config import Config
 
 
-class HeadLayout(Settings):
+class HeadLayout(Config):
     """`sizes` from input to output; ReLU between layers, batch norm before each of them or not."""
 
     sizes: tuple[int, ...] = Field(min_length=2)
@@ -77,7 +77,7 @@ class Classifier(nn.Module):
 
     `normalize` scales each feature to unit length first, `batch_norm` then standardizes each dimension:
     CoCLR's linear probe has both, its fine-tuning has neither but a dropout of 0.9. `standardize` does it by fixed
-    statistics instead (`standardize_by_`), as CompRess does. `hidden` puts one layer with a ReLU before the last.
+    statistics instead (`set_statistics_`), as CompRess does. `hidden` puts one layer with a ReLU before the last.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Classifier(nn.Module):
         return self.mlp(self.dropout(self.norm(feature)))
 
     @torch.no_grad()
-    def standardize_by_(self, mean: Tensor, variance: Tensor) -> None:
+    def set_statistics_(self, mean: Tensor, variance: Tensor) -> None:
         """Statistics (D,) of features as this classifier sees them, after scaling to unit length."""
         assert isinstance(self.norm, Standardize)
         self.norm.mean.copy_(mean)

@@ -13,47 +13,49 @@ from covid_cmsf.models.encoder import Encoder, Size
 BN_EPS = 1e-5  # PyTorch's and CoCLR's; torchvision trained its S3D with 1e-3
 
 
-class Build(Protocol):
+class EncoderBuilder(Protocol):
     """A function that makes one encoder of the zoo."""
 
     def __call__(self, name: str, *, in_channels: int, bn_eps: float) -> Encoder: ...
 
 
 @dataclass(frozen=True)
-class Entry:
+class EncoderEntry:
     """One line of the zoo: how to build the encoder, and the (T, H, W) it usually sees."""
 
     name: str
-    build: Build
-    usual_input: Size
+    build: EncoderBuilder
+    default_input_size: Size
     summary: str
 
 
-_ENTRIES: dict[str, Entry] = {}
+_REGISTRY: dict[str, EncoderEntry] = {}
 
 
-def register(name: str, *, usual_input: Size, summary: str) -> Callable[[Build], Build]:
+def register_encoder(
+    name: str, *, default_input_size: Size, summary: str
+) -> Callable[[EncoderBuilder], EncoderBuilder]:
     """Decorator: puts an encoder into the zoo. A name that is there already is an error."""
 
-    def put(build: Build) -> Build:
-        if name in _ENTRIES:
+    def decorator(build: EncoderBuilder) -> EncoderBuilder:
+        if name in _REGISTRY:
             raise ValueError(f"encoder {name!r} is registered twice")
-        _ENTRIES[name] = Entry(name, build, usual_input, summary)
+        _REGISTRY[name] = EncoderEntry(name, build, default_input_size, summary)
         return build
 
-    return put
+    return decorator
 
 
 def encoder_names() -> list[str]:
     """The names of the zoo, sorted."""
-    return sorted(_ENTRIES)
+    return sorted(_REGISTRY)
 
 
-def encoder_entry(name: str) -> Entry:
+def encoder_entry(name: str) -> EncoderEntry:
     """The entry called `name`; ValueError with the choices otherwise."""
-    if name not in _ENTRIES:
+    if name not in _REGISTRY:
         raise ValueError(f"unknown encoder {name!r}; choose from {', '.join(encoder_names())}")
-    return _ENTRIES[name]
+    return _REGISTRY[name]
 
 
 def create_encoder(name: str, *, in_channels: int = 3, bn_eps: float = BN_EPS) -> Encoder:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from covid_cmsf.models.encoder import Encoder
-from covid_cmsf.models.registry import register
+from covid_cmsf.models.registry import register_encoder
 
 SMALL_WIDTH = 16  # channels of the first stage of r10_small; a full ResNet has 64
 LAYERS = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")
@@ -22,7 +22,7 @@ class ResNetEncoder(Encoder):
     """A 2D network; of a clip it sees every frame by itself."""
 
     first_conv = "trunk.conv1.weight"
-    smallest_clip = (1, 1, 1)
+    min_input_size = (1, 1, 1)
     memory_format = torch.channels_last
 
     def __init__(self, net: ResNet, name: str, *, in_channels: int, bn_eps: float) -> None:
@@ -35,7 +35,7 @@ class ResNetEncoder(Encoder):
 
     def features(self, clip: Tensor) -> Tensor:
         """(B, C, T, H, W) -> (B, num_features, T, h, w); an image has T = 1."""
-        clip = self.checked(clip)
+        clip = self.check_clip(clip)
         frames = rearrange(clip, "b c t h w -> (b t) c h w").contiguous(memory_format=self.memory_format)
         return rearrange(self.trunk(frames), "(b t) c h w -> b c t h w", b=clip.shape[0])
 
@@ -46,21 +46,23 @@ def _first_conv(width: int, in_channels: int, *, kernel: int, stride: int) -> nn
     return conv
 
 
-@register("r18", usual_input=(1, 224, 224), summary="ResNet-18")
+@register_encoder("r18", default_input_size=(1, 224, 224), summary="ResNet-18")
 def r18(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
     net = ResNet(BasicBlock, [2, 2, 2, 2])
     net.conv1 = _first_conv(64, in_channels, kernel=7, stride=2)
     return ResNetEncoder(net, name, in_channels=in_channels, bn_eps=bn_eps)
 
 
-@register("r50", usual_input=(1, 224, 224), summary="ResNet-50, the image backbone of the paper")
+@register_encoder("r50", default_input_size=(1, 224, 224), summary="ResNet-50, the image backbone of the paper")
 def r50(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
     net = ResNet(Bottleneck, [3, 4, 6, 3])
     net.conv1 = _first_conv(64, in_channels, kernel=7, stride=2)
     return ResNetEncoder(net, name, in_channels=in_channels, bn_eps=bn_eps)
 
 
-@register("r18_cifar", usual_input=(1, 32, 32), summary="ResNet-18 for small images: 3x3 start, no stride, no pool")
+@register_encoder(
+    "r18_cifar", default_input_size=(1, 32, 32), summary="ResNet-18 for small images: 3x3 start, no stride, no pool"
+)
 def r18_cifar(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
     net = ResNet(BasicBlock, [2, 2, 2, 2])
     net.conv1 = _first_conv(64, in_channels, kernel=3, stride=1)
@@ -68,7 +70,7 @@ def r18_cifar(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
     return ResNetEncoder(net, name, in_channels=in_channels, bn_eps=bn_eps)
 
 
-@register("r10_small", usual_input=(1, 32, 32), summary="ResNet-10, a quarter as wide, for small images")
+@register_encoder("r10_small", default_input_size=(1, 32, 32), summary="ResNet-10, a quarter as wide, for small images")
 def r10_small(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
     net = ResNet(BasicBlock, [1, 1, 1, 1])
     net.conv1, net.maxpool = _first_conv(SMALL_WIDTH, in_channels, kernel=3, stride=1), nn.Identity()

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from covid_cmsf.models.conv import SpatialConv, TemporalConv
 from covid_cmsf.models.encoder import Encoder, Size
-from covid_cmsf.models.registry import register
-from covid_cmsf.models.separable import Inception, Pointwise, Separable
+from covid_cmsf.models.registry import register_encoder
 
 
 @dataclass(frozen=True)
@@ -73,38 +73,40 @@ TABLE: dict[str, Layer] = {  # output for a clip of 32x128x128
 
 
 class S3D(Encoder):
-    """The table as a network; `divide` makes every layer that many times narrower."""
+    """The table as a network; `width_divisor` makes every layer that many times narrower."""
 
     first_conv = "trunk.Conv_1a.conv1.weight"
-    smallest_clip = (5, 17, 17)  # MaxPool_5a has no padding and needs 2x2x2, after strides of 4, 16 and 16
+    min_input_size = (5, 17, 17)  # MaxPool_5a has no padding and needs 2x2x2, after strides of 4, 16 and 16
     memory_format = torch.channels_last_3d
 
-    def __init__(self, name: str, *, in_channels: int, bn_eps: float, gated: bool = False, divide: int = 1) -> None:
+    def __init__(
+        self, name: str, *, in_channels: int, bn_eps: float, gated: bool = False, width_divisor: int = 1
+    ) -> None:
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         channels = in_channels
         for layer_name, layer in TABLE.items():
-            layers[layer_name], channels = _build(layer, channels, divide, gated)
+            layers[layer_name], channels = _build(layer, channels, width_divisor, gated)
         super().__init__(nn.Sequential(layers), name=name, in_channels=in_channels, num_features=channels)
         _initialize_(self, bn_eps)
 
     def features(self, clip: Tensor) -> Tensor:
         """(B, C, T, H, W) -> (B, num_features, t, h, w), channels-last."""
-        return self.trunk(self.checked(clip).contiguous(memory_format=self.memory_format))
+        return self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
 
 
-def _build(layer: Layer, channels: int, divide: int, gated: bool) -> tuple[nn.Module, int]:
+def _build(layer: Layer, channels: int, width_divisor: int, gated: bool) -> tuple[nn.Module, int]:
     """The module of one line of the table, and how many channels leave it."""
     match layer:
         case Sep(width, k, s):
-            return Separable(channels, width // divide, kernel=k, stride=s), width // divide
+            return SeparableConv(channels, width // width_divisor, kernel=k, stride=s), width // width_divisor
         case Point(width):
-            return Pointwise(channels, width // divide), width // divide
+            return PointwiseConv(channels, width // width_divisor), width // width_divisor
         case Pool(kernel, stride, padding):
             return nn.MaxPool3d(kernel, stride, padding), channels
         case Mixed(b0, b1, b2, b3):
-            widths = [width // divide for width in (b0, *b1, *b2, b3)]
-            block = Inception(channels, widths, gated=gated)
-            return block, block.num_out
+            widths = [width // width_divisor for width in (b0, *b1, *b2, b3)]
+            block = InceptionBlock(channels, widths, gated=gated)
+            return block, block.out_channels
 
 
 def _initialize_(network: nn.Module, bn_eps: float) -> None:
@@ -116,21 +118,98 @@ def _initialize_(network: nn.Module, bn_eps: float) -> None:
             module.eps = bn_eps
 
 
-@register("s3d", usual_input=(32, 128, 128), summary="S3D, the backbone of CoCLR and of the paper's video runs")
+@register_encoder(
+    "s3d", default_input_size=(32, 128, 128), summary="S3D, the backbone of CoCLR and of the paper's video runs"
+)
 def s3d(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
     return S3D(name, in_channels=in_channels, bn_eps=bn_eps)
 
 
-@register("s3dg", usual_input=(32, 128, 128), summary="S3D with self-gating after every branch")
+@register_encoder("s3dg", default_input_size=(32, 128, 128), summary="S3D with self-gating after every branch")
 def s3dg(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
     return S3D(name, in_channels=in_channels, bn_eps=bn_eps, gated=True)
 
 
-@register("s3d_half", usual_input=(16, 112, 112), summary="S3D at half the width, for one GPU or a patient CPU")
+@register_encoder(
+    "s3d_half", default_input_size=(16, 112, 112), summary="S3D at half the width, for one GPU or a patient CPU"
+)
 def s3d_half(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
-    return S3D(name, in_channels=in_channels, bn_eps=bn_eps, divide=2)
+    return S3D(name, in_channels=in_channels, bn_eps=bn_eps, width_divisor=2)
 
 
-@register("s3d_tiny", usual_input=(8, 64, 64), summary="S3D at a quarter of the width, for laptops and tests")
+@register_encoder(
+    "s3d_tiny", default_input_size=(8, 64, 64), summary="S3D at a quarter of the width, for laptops and tests"
+)
 def s3d_tiny(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
-    return S3D(name, in_channels=in_channels, bn_eps=bn_eps, divide=4)
+    return S3D(name, in_channels=in_channels, bn_eps=bn_eps, width_divisor=4)
+
+
+# The blocks of S3D (Xie et al. 2018). All of them keep T, H and W unless they have a stride.
+#
+# Attribute names (`conv1`, `bn1`, `branch0`, `gating_b0`, ...) are the state-dict keys of CoCLR's files.
+
+
+class PointwiseConv(nn.Module):
+    """1x1x1 convolution, batch norm, ReLU."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv3d(channels, width, kernel_size=1, bias=False)
+        self.bn = nn.BatchNorm3d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, T, H, W) -> (B, width, T, H, W)."""
+        return self.bn(self.conv(x)).relu_()
+
+
+class SeparableConv(nn.Module):
+    """A k x k x k convolution in two: over space (1, k, k), then over time (k, 1, 1), each with norm and ReLU."""
+
+    def __init__(self, channels: int, width: int, *, kernel: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = SpatialConv(channels, width, kernel=kernel, stride=stride)
+        self.bn1 = nn.BatchNorm3d(width)
+        self.conv2 = TemporalConv(width, width, kernel=kernel, stride=stride)
+        self.bn2 = nn.BatchNorm3d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, T, H, W) -> (B, width, ceil(T/s), ceil(H/s), ceil(W/s))."""
+        x = self.bn1(self.conv1(x)).relu_()
+        return self.bn2(self.conv2(x)).relu_()
+
+
+class SelfGating(nn.Module):
+    """Each channel is scaled by how much the clip as a whole calls for it (the G of S3D-G)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, T, H, W) -> the same shape."""
+        gate = self.fc(x.mean(dim=(2, 3, 4))).sigmoid()  # (B, C)
+        return x * gate[:, :, None, None, None]
+
+
+class InceptionBlock(nn.Module):
+    """Four branches side by side, joined on the channels; `widths` are (b0, b1a, b1b, b2a, b2b, b3)."""
+
+    def __init__(self, channels: int, widths: list[int], *, gated: bool) -> None:
+        super().__init__()
+        b0, b1a, b1b, b2a, b2b, b3 = widths
+        self.branch0 = nn.Sequential(PointwiseConv(channels, b0))
+        self.branch1 = nn.Sequential(PointwiseConv(channels, b1a), SeparableConv(b1a, b1b, kernel=3))
+        self.branch2 = nn.Sequential(PointwiseConv(channels, b2a), SeparableConv(b2a, b2b, kernel=3))
+        self.branch3 = nn.Sequential(nn.MaxPool3d(3, stride=1, padding=1), PointwiseConv(channels, b3))
+        self.out_channels = b0 + b1b + b2b + b3
+        self.gated = gated
+        if gated:
+            for i, width in enumerate((b0, b1b, b2b, b3)):
+                self.add_module(f"gating_b{i}", SelfGating(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, T, H, W) -> (B, out_channels, T, H, W)."""
+        outs = [self.branch0(x), self.branch1(x), self.branch2(x), self.branch3(x)]
+        if self.gated:
+            outs = [self.get_submodule(f"gating_b{i}")(out) for i, out in enumerate(outs)]
+        return torch.cat(outs, dim=1)

@@ -3,66 +3,72 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from covid_cmsf.report.stage_folder import StageFolder
-from covid_cmsf.training.metrics import read_metrics
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from covid_cmsf.files import atomic_path
+from covid_cmsf.report.comparison import group_numbers
+from covid_cmsf.report.runs import PlanRun, StageRun
+from covid_cmsf.training.monitor import read_metrics
 
 MAX_POINTS = 1000  # of a curve
 
 
 @dataclass(frozen=True)
-class Measure:
+class Chart:
     """One chart: a line for each of `keys`, which are names in metrics.jsonl."""
 
     name: str
-    words: str
+    title: str
     keys: tuple[tuple[str, str], ...]  # name in metrics.jsonl, what the line is called
     log: bool = False
-    about: str = ""
+    description: str = ""
 
 
-MEASURES = (
-    Measure("loss", "Loss", (("loss", "loss"),), about="Mean since the line before."),
-    Measure(
+CHARTS = (
+    Chart("loss", "Loss", (("loss", "loss"),), description="Mean since the line before."),
+    Chart(
         "purity",
         "Purity of the neighbors",
         (("purity", "with the constraint"), ("purity_free", "without"), ("purity_candidates", "all candidates")),
-        about="Share of the neighbors that have the query's true label, with and without the constraint.",
+        description="Share of the neighbors that have the query's true label, with and without the constraint.",
     ),
-    Measure(
+    Chart(
         "agreement",
         "Guide agreement",
         (("agreement", "agreement"),),
-        about="Share of the target's nearest rows that the guide vouches for.",
+        description="Share of the target's nearest rows that the guide vouches for.",
     ),
-    Measure(
+    Chart(
         "effective_rank",
         "Effective rank",
         (("effective_rank", "rank"),),
-        about="Directions in use. Mean shift fails silently by losing them.",
+        description="Directions in use. Mean shift fails silently by losing them.",
     ),
-    Measure("lr", "Learning rate", (("lr", "rate"),), log=True),
-    Measure("examples_per_s", "Examples a second", (("examples_per_s", "examples/s"),)),
+    Chart("lr", "Learning rate", (("lr", "rate"),), log=True),
+    Chart("samples_per_s", "Examples a second", (("samples_per_s", "examples/s"),)),
 )
-KEYS = tuple(key for measure in MEASURES for key, _ in measure.keys)
+KEYS = tuple(key for chart in CHARTS for key, _ in chart.keys)
 Curve = dict[str, list[Any]]  # step, seconds, and the keys; None where a line does not have the number
 
 
-def stage_curve(stage: StageFolder) -> Curve | None:
+def stage_curve(stage: StageRun) -> Curve | None:
     """What a stage logged; None when there is nothing yet."""
-    lines = thin(read_metrics(stage.folder / "metrics.jsonl"))
-    return as_curve(lines) if lines else None
+    lines = subsample(read_metrics(stage.folder / "metrics.jsonl"))
+    return to_columns(lines) if lines else None
 
 
-def thin(lines: Sequence[Mapping[str, Any]], most: int = MAX_POINTS) -> list[Mapping[str, Any]]:
+def subsample(lines: Sequence[Mapping[str, Any]], max_points: int = MAX_POINTS) -> list[Mapping[str, Any]]:
     """Every n-th line and the last, for the smallest n that leaves at most `most` and one."""
-    stride = -(-len(lines) // most) if lines else 1
+    stride = -(-len(lines) // max_points) if lines else 1
     kept = list(lines[::stride])
     return kept if not lines or kept[-1] is lines[-1] else [*kept, lines[-1]]
 
 
-def as_curve(lines: Sequence[Mapping[str, Any]]) -> Curve:
+def to_columns(lines: Sequence[Mapping[str, Any]]) -> Curve:
     """Columns instead of lines; those that no line has are left out."""
     names = ("step", "seconds", *KEYS)
     columns = {name: [line.get(name) for line in lines] for name in names}
@@ -72,7 +78,7 @@ def as_curve(lines: Sequence[Mapping[str, Any]]) -> Curve:
 def mean_curve(curves: Sequence[Curve]) -> tuple[Curve, Curve]:
     """Mean and standard deviation over seeds, at the steps that all of them have."""
     common = sorted(set.intersection(*(set(curve["step"]) for curve in curves)))
-    places = [{step: i for i, step in enumerate(curve["step"])} for curve in curves]
+    positions = [{step: i for i, step in enumerate(curve["step"])} for curve in curves]
     mean: Curve = {"step": list(common)}
     spread: Curve = {"step": list(common)}
     for key in ("seconds", *KEYS):
@@ -80,8 +86,128 @@ def mean_curve(curves: Sequence[Curve]) -> tuple[Curve, Curve]:
             continue
         mean[key], spread[key] = [], []
         for step in common:
-            values = [curve[key][place[step]] for curve, place in zip(curves, places, strict=True)]
-            whole = all(value is not None for value in values)
-            mean[key].append(statistics.mean(values) if whole else None)
-            spread[key].append(statistics.stdev(values) if whole else None)
+            values = [curve[key][position[step]] for curve, position in zip(curves, positions, strict=True)]
+            complete = all(value is not None for value in values)
+            mean[key].append(statistics.mean(values) if complete else None)
+            spread[key].append(statistics.stdev(values) if complete else None)
     return mean, spread
+
+
+# The curves of all plans, ready to be drawn: who they are, which color, and the mean over several seeds.
+
+COLORS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888")  # after Paul Tol
+
+
+@dataclass(frozen=True)
+class Line:
+    """Lines of one `family` differ only in their seed and share a color. `label` names the family."""
+
+    family: int
+    label: str
+    seed: str  # "" where there is only one
+    stage: str
+    modality: str
+    kind: str
+    curve: Curve
+    spread: Curve | None = None  # of a mean over seeds
+
+
+def build_lines(plans: Sequence[PlanRun]) -> list[Line]:
+    """One for each stage and seed that has logged something, and one for the mean of each family of several."""
+    families: dict[tuple[int, str], list[Line]] = {}
+    groups = group_numbers(plans)
+    for plan, group in zip(plans, groups, strict=True):
+        for one in plan.seeds:
+            for stage in one.stages:
+                curve = stage_curve(stage)
+                if curve is None:
+                    continue
+                is_single_run = plan.config is None
+                key = (group, "" if is_single_run else stage.name)
+                family = families.setdefault(key, [])
+                number = list(families).index(key)
+                prefix = f"{plan.name}: " if max(groups) else ""
+                label = plan.name if is_single_run else f"{prefix}{stage.name}"
+                seed = stage.config.seed if stage.config is not None else one.seed
+                name = f"{plan.name}, seed {seed}" if is_single_run or groups.count(group) > 1 else f"seed {seed}"
+                label = family[0].label if family else label
+                line = Line(number, label, name, stage.name, stage.modality or "", stage.kind, curve)
+                family.append(line)
+    lines = []
+    for family in families.values():
+        lines += family if len(family) > 1 else [_without_seed(family[0])]
+        if len(family) > 1:
+            mean, spread = mean_curve([line.curve for line in family])
+            first = family[0]
+            lines.append(Line(first.family, first.label, "mean", first.stage, first.modality, first.kind, mean, spread))
+    return lines
+
+
+def line_color(family: int) -> str:
+    """Colors repeat after seven; then `dash_of` tells lines apart."""
+    return COLORS[family % len(COLORS)]
+
+
+def line_dash(family: int) -> str:
+    """In Plotly's words."""
+    return ("solid", "dash", "dot", "dashdot")[family // len(COLORS) % 4]
+
+
+def _without_seed(line: Line) -> Line:
+    return Line(line.family, line.label, "", line.stage, line.modality, line.kind, line.curve)
+
+
+# The curves once more as PNG and SVG, for papers.
+
+LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+FORMATS = ("png", "svg")
+STD_ALPHA = 0.15  # how strong a spread is painted
+LEGEND_HEIGHT = 0.14  # inches: a line of the legend
+EXTRA_DASHES = (":", "-.")  # lines of a measure's second and third key
+
+
+def draw_curve_figures(lines: Sequence[Line], folder: Path) -> dict[str, list[str]]:
+    """Writes `<measure>.png` and `.svg` for each measure that there is something of; returns their names."""
+    written: dict[str, list[str]] = {}
+    for chart in CHARTS:
+        if not any(key in line.curve for line in lines for key, _ in chart.keys):
+            continue
+        shown = {line.family for line in lines if any(key in line.curve for key, _ in chart.keys)}
+        figure = Figure(figsize=(7.2, max(3.6, 0.8 + LEGEND_HEIGHT * len(shown))), dpi=150, layout="constrained")
+        _draw_chart(figure.subplots(), lines, chart)
+        for file_format in FORMATS:
+            with atomic_path(folder / f"{chart.name}.{file_format}") as temporary:
+                figure.savefig(temporary, format=file_format)
+        written[chart.name] = [f"{chart.name}.{file_format}" for file_format in FORMATS]
+    return written
+
+
+def _draw_chart(axis: Axes, lines: Sequence[Line], chart: Chart) -> None:
+    """The mean of a family with its spread, or the only line; of several keys the first is the thick one."""
+    several = {line.family for line in lines if line.spread is not None}
+    for line in lines:
+        if line.family in several and line.spread is None:
+            continue
+        present = [(number, key) for number, (key, _) in enumerate(chart.keys) if key in line.curve]
+        for number, key in present:
+            label = line.label if number == present[0][0] else ""
+            style = LINE_STYLES[line_dash(line.family)] if number == 0 else EXTRA_DASHES[number - 1]
+            width = 1.6 if number == 0 else 0.9
+            x, y = _points(line.curve["step"], line.curve[key])
+            axis.plot(x, y, style, color=line_color(line.family), linewidth=width, label=label.replace("$", r"\$"))
+            if line.spread is not None and number == 0:
+                _, spread = _points(line.curve["step"], line.spread[key])
+                low, high = ([a + sign * b for a, b in zip(y, spread, strict=True)] for sign in (-1, 1))
+                axis.fill_between(x, low, high, color=line_color(line.family), alpha=STD_ALPHA, linewidth=0)
+    axis.set(xlabel="step", ylabel=chart.title, yscale="log" if chart.log else "linear")
+    if len(chart.keys) > 1:
+        line_looks = zip(("thick", "dotted", "dash-dotted"), chart.keys, strict=True)
+        axis.set_title("; ".join(f"{look}: {key_label}" for look, (_, key_label) in line_looks), fontsize=7, loc="left")
+    axis.grid(alpha=0.25, linewidth=0.5)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def _points(steps: Sequence[float], values: Sequence[float | None]) -> tuple[list[float], list[float]]:
+    kept = [(step, value) for step, value in zip(steps, values, strict=True) if value is not None]
+    return [step for step, _ in kept], [value for _, value in kept]

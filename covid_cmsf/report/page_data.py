@@ -1,50 +1,159 @@
-"""Plans and curves as the page's scripts want them: plain values."""
+"""Data as scripts: a page that is opened from disk may load those, but fetch nothing."""
 
-from collections.abc import Sequence
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from covid_cmsf.files import write_text_atomic
 from covid_cmsf.report.comparison import group_numbers
-from covid_cmsf.report.curve_lines import Line, color_of, dash_of
-from covid_cmsf.report.curves import MEASURES
-from covid_cmsf.report.plan_folder import PlanFolder
-from covid_cmsf.report.plan_layout import lay_out
-from covid_cmsf.report.plan_rows import plan_rows
-from covid_cmsf.report.series import Series, before_and_after
-from covid_cmsf.report.stage_folder import FEATURES
+from covid_cmsf.report.curves import CHARTS, Line, line_color, line_dash
+from covid_cmsf.report.gallery import Gallery, before_and_after
+from covid_cmsf.report.plan_summary import plan_layout, plan_rows
+from covid_cmsf.report.runs import FEATURES, PlanRun
+from covid_cmsf.report.thumbnails import ClipCollections, ThumbnailKey, ThumbnailSet
+
+DIGITS = 6  # significant
 
 
-def plan_values(plans: Sequence[PlanFolder], series: Sequence[Series | None]) -> list[dict[str, Any]]:
+def data_script(name: str, values: Any) -> str:
+    """`Report.accept("name", {...})` in ASCII: what videos are called cannot end a script or a string."""
+    text = json.dumps(round_values(values), separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+    return f"Report.accept({json.dumps(name)},{text});\n"
+
+
+def round_values(values: Any) -> Any:
+    """Plain values; numbers with six digits, and None where they are not finite."""
+    if isinstance(values, dict):
+        return {str(key): round_values(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [round_values(value) for value in values]
+    if isinstance(values, float):
+        return float(f"{values:.{DIGITS}g}") if math.isfinite(values) else None
+    return values
+
+
+def write_data(folder: Path, files: dict[str, Any]) -> str:
+    """Writes `<name>.js` for each of the files and, last, `version.js`; removes those of earlier times.
+
+    Returns the version, a hash of all of them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    for name, values in files.items():
+        text = data_script(name, values)
+        digest.update(text.encode())
+        path = folder / f"{name}.js"
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_text_atomic(path, text)
+    version = digest.hexdigest()[:16]
+    write_text_atomic(folder / "version.js", data_script("version", version))
+    for old in folder.glob("*.js"):
+        if old.stem not in {*files, "version"}:
+            old.unlink()
+    return version
+
+
+# Which thumbnails a report wants, those of most use first, and where they are named in its data.
+
+KINDS = ("rgb", "flow")
+Data = dict[str, Any]
+
+
+def choose_thumbnails(
+    plans: Sequence[PlanRun], gallery: Sequence[Gallery | None], datasets: Sequence[Data]
+) -> list[ThumbnailKey]:
+    """Shown queries, samples of the data, neighbors by rank, then all other queries (RGB alone, for the map)."""
+    pairs = [(plan.clips, one) for plan, one in zip(plans, gallery, strict=True) if one is not None and plan.clips]
+    wanted = [
+        ThumbnailKey(clips, one.ids[query], kind) for clips, one in pairs for query in one.shown for kind in KINDS
+    ]
+    for dataset in datasets:
+        wanted += [
+            ThumbnailKey(dataset["address"], one["id"], kind) for one in dataset.get("samples", []) for kind in KINDS
+        ]
+    most = max((one.num_neighbors for _, one in pairs), default=0)
+    for rank in range(most):
+        for clips, one in pairs:
+            wanted += [ThumbnailKey(clips, video_id, kind) for video_id in _neighbors_at(one, rank) for kind in KINDS]
+    wanted += [ThumbnailKey(clips, video_id, "rgb") for clips, one in pairs for video_id in one.ids[: one.num_queries]]
+    return wanted
+
+
+def _neighbors_at(gallery: Gallery, rank: int) -> Iterator[str]:
+    """Ids of the neighbors at a rank, of all shown queries, in all stages."""
+    for (_, ranked), places in zip(gallery.stages, gallery.query_rows, strict=True):
+        for query in gallery.shown:
+            if places[query] >= 0 and rank < ranked.neighbors.shape[1]:
+                yield ranked.videos.ids[int(ranked.neighbors[places[query], rank])]
+
+
+def add_thumbnail_names_(data: Data, plans: Sequence[PlanRun], pictures: ThumbnailSet) -> None:
+    """Puts the names of the files into the data of series and of samples: [rgb, flow], empty where there is none."""
+    for number, plan in enumerate(plans):
+        gallery = data.get(f"gallery-{number}")
+        if gallery is not None:
+            gallery["pictures"] = [_names(pictures, plan.clips or "", video_id) for video_id in gallery["ids"]]
+    for dataset in data["report"]["data"]:
+        for sample in dataset.get("samples", []):
+            sample["pictures"] = _names(pictures, dataset["address"], sample["id"])
+    data["report"]["pictures"] = f"pictures/{pictures.folder}" if pictures.folder else None
+
+
+def thumbnail_notes(pictures: ThumbnailSet, opened: ClipCollections) -> list[str]:
+    """What is not shown, and why."""
+    notes = [
+        f"the clips at {opened.override or address} cannot be reached, so there are no pictures of them: {reason} "
+        "(--clips says where they are now)"
+        for address, reason in opened.reasons.items()
+    ]
+    if pictures.num_omitted:
+        notes.append(f"{pictures.num_omitted} thumbnails were left out for want of space; --megabytes allows more")
+    if pictures.failures:
+        notes.append(f"{len(pictures.failures)} thumbnails could not be made, for example {pictures.failures[0]}")
+    return notes
+
+
+def _names(pictures: ThumbnailSet, clips: str, video_id: str) -> list[str]:
+    return [pictures.made.get(ThumbnailKey(clips, video_id, kind), "") for kind in KINDS]
+
+
+# Plans and curves as the page's scripts want them: plain values.
+
+
+def plan_values(plans: Sequence[PlanRun], gallery: Sequence[Gallery | None]) -> list[dict[str, Any]]:
     """For each plan its table, its picture, and where its neighbors, maps and errors are."""
     groups = group_numbers(plans)
     return [
         {
             "name": plan.name,
-            "kind": "run" if plan.settings is None else "plan",
+            "kind": "run" if plan.config is None else "plan",
             "group": group,
             "seeds": [one.seed for one in plan.seeds if one.seed is not None],
             "rows": plan_rows(plan),
-            "layout": asdict(lay_out(plan.first.stages)),
-            "protocol": plan.settings.evaluation.protocol if plan.settings is not None else None,
-            "series": None if own is None else _series_values(plan, own, number),
-            "missing": _missing(plan),
+            "layout": asdict(plan_layout(plan.first_seed.stages)),
+            "protocol": plan.config.evaluation.protocol if plan.config is not None else None,
+            "gallery": None if own is None else _gallery_info(plan, own, number),
+            "missing": _missing_command(plan),
         }
-        for number, (plan, group, own) in enumerate(zip(plans, groups, series, strict=True))
+        for number, (plan, group, own) in enumerate(zip(plans, groups, gallery, strict=True))
     ]
 
 
-def _series_values(plan: PlanFolder, series: Series, number: int) -> dict[str, Any]:
-    stages = [stage for stage, _ in series.stages]
+def _gallery_info(plan: PlanRun, gallery: Gallery, number: int) -> dict[str, Any]:
+    stages = [stage for stage, _ in gallery.stages]
     pairs = {stage.modality or "": before_and_after(stages, stage.modality) for stage in stages}
-    return {"number": number, "seed": plan.first.seed, "before_and_after": pairs}
+    return {"number": number, "seed": plan.first_seed.seed, "before_and_after": pairs}
 
 
-def _missing(plan: PlanFolder) -> str | None:
+def _missing_command(plan: PlanRun) -> str | None:
     """The command that makes what a report without features lacks."""
     if any(stage.features for stage in plan.stages):
         return None
-    if plan.settings is not None:
+    if plan.config is not None:
         return "no stage is done yet; `covid-cmsf cotrain` extracts features after each"
     folder, clips = plan.folder, plan.clips or "CLIPS"
     features = folder / FEATURES
@@ -56,15 +165,15 @@ def _missing(plan: PlanFolder) -> str | None:
 
 def curve_values(lines: Sequence[Line], figures: dict[str, list[str]]) -> dict[str, Any]:
     """The charts and their lines; `figures` are the names of the files by measure."""
-    charts = [{**asdict(measure), "figures": figures.get(measure.name, [])} for measure in MEASURES]
-    drawn = [{**asdict(line), "color": color_of(line.family), "dash": dash_of(line.family)} for line in lines]
+    charts = [{**asdict(chart), "figures": figures.get(chart.name, [])} for chart in CHARTS]
+    drawn = [{**asdict(line), "color": line_color(line.family), "dash": line_dash(line.family)} for line in lines]
     return {"charts": charts, "lines": drawn}
 
 
-def figures_there(folder: Path) -> dict[str, list[str]]:
+def existing_figures(folder: Path) -> dict[str, list[str]]:
     """Figures that an earlier report drew."""
     kinds = ("png", "svg")
     return {
-        measure.name: [f"{measure.name}.{kind}" for kind in kinds if (folder / f"{measure.name}.{kind}").is_file()]
-        for measure in MEASURES
+        chart.name: [f"{chart.name}.{kind}" for kind in kinds if (folder / f"{chart.name}.{kind}").is_file()]
+        for chart in CHARTS
     }

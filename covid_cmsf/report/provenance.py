@@ -5,16 +5,15 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from covid_cmsf.report.plan_folder import PLAN, PlanFolder
-from covid_cmsf.report.stage_folder import StageFolder
-from covid_cmsf.training.run_folder import CONFIG
+from covid_cmsf.report.runs import PLAN_FILE, PlanRun, StageRun
+from covid_cmsf.training.run_dir import CONFIG_FILE
 
 
-def plan_provenance(plan: PlanFolder) -> dict[str, Any]:
+def plan_provenance(plan: PlanRun) -> dict[str, Any]:
     """Of a plan or run, and of each stage that has begun."""
-    stages = [_stage(stage, one.seed) for one in plan.seeds for stage in one.stages if stage.folder.is_dir()]
+    stages = [_stage_provenance(stage, one.seed) for one in plan.seeds for stage in one.stages if stage.folder.is_dir()]
     commands = dict.fromkeys(start["command"] for stage in stages for start in stage["starts"])
-    path = plan.folder / PLAN
+    path = plan.folder / PLAN_FILE
     return {
         "folder": str(plan.folder.resolve()),
         "plan": path.read_text(encoding="utf-8") if path.is_file() else None,
@@ -23,9 +22,9 @@ def plan_provenance(plan: PlanFolder) -> dict[str, Any]:
     }
 
 
-def _stage(stage: StageFolder, seed: int | None) -> dict[str, Any]:
+def _stage_provenance(stage: StageRun, seed: int | None) -> dict[str, Any]:
     starts = read_starts(stage.folder / "environment.jsonl")
-    config = stage.folder / CONFIG
+    config = stage.folder / CONFIG_FILE
     return {
         "name": stage.name,
         "seed": seed,
@@ -34,8 +33,8 @@ def _stage(stage: StageFolder, seed: int | None) -> dict[str, Any]:
         "starts": starts,
         "seconds": stage.summary.get("progress", {}).get("seconds"),
         "total_seconds": stage.result.get("seconds_last_start"),
-        "hashes": hashes(stage),
-        "num_set_aside": _about(stage).get("num_set_aside"),
+        "hashes": collect_hashes(stage),
+        "num_skipped": _features_provenance(stage).get("num_skipped"),
     }
 
 
@@ -47,37 +46,37 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
             start: dict[str, Any] = json.loads(line)
         except json.JSONDecodeError:
             break
-        starts.append({**start, "command": typed(start.get("command", []))})
+        starts.append({**start, "command": shell_command(start.get("command", []))})
     return starts
 
 
-def typed(words: list[str]) -> str:
+def shell_command(argv: list[str]) -> str:
     """`sys.argv` as a line for a shell."""
-    if not words:
+    if not argv:
         return ""
-    name = Path(words[0]).name
-    start = {"covid-cmsf": ["covid-cmsf"], "__main__.py": ["python", "-m", "covid_cmsf"]}.get(name, [words[0]])
-    return shlex.join([*start, *words[1:]])
+    name = Path(argv[0]).name
+    start = {"covid-cmsf": ["covid-cmsf"], "__main__.py": ["python", "-m", "covid_cmsf"]}.get(name, [argv[0]])
+    return shlex.join([*start, *argv[1:]])
 
 
-def hashes(stage: StageFolder) -> dict[str, str]:
+def collect_hashes(stage: StageRun) -> dict[str, str]:
     """SHA-256 of what went in and came out: checkpoints, guides, weights, clips, and the stage's own key."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     index = stage.folder / "checkpoints" / "index.json"
     if index.is_file():
         entries = json.loads(index.read_text(encoding="utf-8"))
         if entries:
-            found[f"checkpoint {entries[-1]['file']}"] = entries[-1]["sha256"]
+            digests[f"checkpoint {entries[-1]['file']}"] = entries[-1]["sha256"]
     for column, guide in stage.summary.get("guides", {}).items():
-        found[f"guide {column.removeprefix('guide_')}"] = guide["sha256"]
-    about = _about(stage)
+        digests[f"guide {column.removeprefix('guide_')}"] = guide["sha256"]
+    provenance = _features_provenance(stage)
     names = {"weights_sha256": "encoder's tensors", "store_sha256": "clips", "fingerprint": "features"}
-    found |= {words: about[name] for name, words in names.items() if about.get(name)}
+    digests |= {label: provenance[name] for name, label in names.items() if provenance.get(name)}
     if stage.result.get("key"):
-        found["key of the stage"] = stage.result["key"]
-    return found
+        digests["key of the stage"] = stage.result["key"]
+    return digests
 
 
-def _about(stage: StageFolder) -> dict[str, Any]:
+def _features_provenance(stage: StageRun) -> dict[str, Any]:
     features: list[dict[str, Any]] = stage.retrieval.get("features") or [{}]
     return features[0]

@@ -1,17 +1,27 @@
 """A clip as a short loop: a few frames of its middle as an animated WebP, in RGB or in the colors of flow."""
 
-# T frames, H W pixels
-
+import hashlib
 import io
-from dataclasses import dataclass
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from covid_cmsf.clips.flow_colors import flow_to_rgb
-from covid_cmsf.clips.interface import Clips
-from covid_cmsf.clips.manifest import ClipRecord
+from covid_cmsf.clips import open_clips
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.flow_color import flow_to_rgb
+from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.logs import progress_bar
+
+# T frames, H W pixels
+
 
 SPAN = 32  # frames of the video that the loop goes over: what a network sees of it
 PERCENTILE = 99  # the speed of full color
@@ -50,14 +60,14 @@ def thumbnail(clips: Clips, record: ClipRecord, modality: str, style: Style) -> 
     if modality == "flow":
         flow = frames.numpy()
         scale = max(1.0, float(np.percentile(np.hypot(flow[:, 0], flow[:, 1]), PERCENTILE)))
-        pictures = [small_picture(flow_to_rgb(one, scale), style.edge) for one in flow]
+        pictures = [resize_short_edge(flow_to_rgb(one, scale), style.edge) for one in flow]
     else:
-        pictures = [small_picture(one.permute(1, 2, 0).numpy(), style.edge) for one in frames]
+        pictures = [resize_short_edge(one.permute(1, 2, 0).numpy(), style.edge) for one in frames]
     seconds = (numbers[-1] - numbers[0] + 1) / (record.fps or 25.0)
-    return encode(pictures, style.quality, milliseconds=max(40, round(1000 * seconds / len(pictures))))
+    return encode_webp(pictures, style.quality, milliseconds=max(40, round(1000 * seconds / len(pictures))))
 
 
-def small_picture(pixels: NDArray[np.uint8], edge: int) -> Image.Image:
+def resize_short_edge(pixels: NDArray[np.uint8], edge: int) -> Image.Image:
     """(H, W, 3) with its short edge at `edge` pixels; small ones are left as they are."""
     height, width = pixels.shape[:2]
     factor = min(1.0, edge / min(height, width))
@@ -66,7 +76,7 @@ def small_picture(pixels: NDArray[np.uint8], edge: int) -> Image.Image:
     return picture if factor == 1 else picture.resize(size, Image.Resampling.LANCZOS)
 
 
-def encode(pictures: list[Image.Image], quality: int, *, milliseconds: int = 125) -> bytes:
+def encode_webp(pictures: list[Image.Image], quality: int, *, milliseconds: int = 125) -> bytes:
     """One picture is a still, several are a loop without an end."""
     data = io.BytesIO()
     if len(pictures) == 1:
@@ -83,3 +93,145 @@ def encode(pictures: list[Image.Image], quality: int, *, milliseconds: int = 125
             method=4,
         )
     return data.getvalue()
+
+
+# The thumbnails of a report: those of most use first, as fine as the budget allows, each made once.
+
+logger = logging.getLogger(__name__)
+NUM_SIZE_SAMPLES = 10  # pictures whose sizes say what the rest will take
+BUDGET_FRACTION = 0.9  # of the budget: a sample may mislead
+
+
+class ThumbnailKey(NamedTuple):
+    """A picture of a video in one modality."""
+
+    clips: str  # their address
+    video_id: str
+    modality: str
+
+
+@dataclass
+class ThumbnailSet:
+    """What was made: `made[wanted]` is the file's name in `folder`; videos that could not be read are listed."""
+
+    folder: str
+    made: dict[ThumbnailKey, str] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    num_omitted: int = 0  # for want of space
+
+
+class ClipCollections:
+    """Collections of clips by address, opened once; those that cannot be reached have a reason."""
+
+    def __init__(self, override: str | None = None) -> None:
+        self.override = override  # of every address
+        self.reasons: dict[str, str] = {}
+        self._clips: dict[str, tuple[Clips, dict[str, ClipRecord]]] = {}
+
+    def get(self, address: str) -> tuple[Clips, dict[str, ClipRecord]] | None:
+        """The clips and their records by id; None where they are out of reach."""
+        if address not in self._clips and address not in self.reasons:
+            try:
+                clips = open_clips(self.override or address)
+                self._clips[address] = clips, {record.video_id: record for record in clips.records}
+            except (ValueError, OSError, ImportError) as error:
+                self.reasons[address] = str(error)
+        return self._clips.get(address)
+
+    def record(self, wanted: ThumbnailKey) -> ClipRecord | None:
+        """The video's record, if there is a picture of that modality to be had."""
+        opened = self.get(wanted.clips)
+        record = opened[1].get(wanted.video_id) if opened is not None else None
+        if opened is None or record is None or wanted.modality not in opened[0].modalities:
+            return None
+        return record if wanted.modality != "flow" or record.num_flow else None
+
+
+def make_thumbnails(
+    wanted: Sequence[ThumbnailKey],
+    opened: ClipCollections,
+    out: Path,
+    *,
+    budget: float,
+    workers: int = 2,
+    style: Style | None = None,
+) -> ThumbnailSet:
+    """Writes below `out`; `wanted` is in order of use, and what exceeds `budget` bytes is left out, last first."""
+    available = [one for one in dict.fromkeys(wanted) if opened.record(one) is not None]
+    if not available:
+        return ThumbnailSet("")
+    sampled = available[:: max(1, len(available) // NUM_SIZE_SAMPLES)][:NUM_SIZE_SAMPLES]
+    style, mean_bytes = choose_style(
+        lambda chosen: _mean_size(sampled, opened, chosen), len(available), BUDGET_FRACTION * budget, style
+    )
+    kept = available[: int(BUDGET_FRACTION * budget / mean_bytes)] if mean_bytes else available
+    pictures = ThumbnailSet(style.name, num_omitted=len(available) - len(kept))
+    folder = out / style.name
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {one: file_name(one, opened) for one in kept}
+    _remove_others(out, folder, set(names.values()))
+    with progress_bar("pictures", len(kept)) as advance, ThreadPoolExecutor(workers) as pool:
+        reasons = pool.map(lambda one: _write(one, opened, folder / names[one], style), kept)
+        for one, reason in zip(kept, reasons, strict=True):
+            advance()
+            if reason is None:
+                pictures.made[one] = names[one]
+            else:
+                pictures.failures.append(f"{one.video_id} ({one.modality}): {reason}")
+    return pictures
+
+
+def choose_style(
+    mean_size: Callable[[Style], float], count: int, budget: float, style: Style | None = None
+) -> tuple[Style, float]:
+    """The finest style in which `count` pictures fit (else the coarsest), and the mean bytes of one."""
+    size = 0.0
+    for chosen in (style,) if style is not None else STYLES:
+        size = mean_size(chosen)
+        if size * count <= budget:
+            return chosen, size
+    return chosen, size
+
+
+def file_name(wanted: ThumbnailKey, opened: ClipCollections) -> str:
+    """The same for the same video, whatever it is called: names may hold anything."""
+    record = opened.record(wanted)
+    assert record is not None
+    text = f"{wanted.clips}\n{wanted.video_id}\n{record.source_sha256}"
+    return f"{hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}-{wanted.modality}.webp"
+
+
+def _mean_size(sampled: Sequence[ThumbnailKey], opened: ClipCollections, style: Style) -> float:
+    sizes = [len(data) for one in sampled if (data := _encode(one, opened, style)[0]) is not None]
+    return sum(sizes) / len(sizes) if sizes else 0.0
+
+
+def _encode(wanted: ThumbnailKey, opened: ClipCollections, style: Style) -> tuple[bytes | None, str | None]:
+    """The file, or why there is none: a video that cannot be read does not stop a report."""
+    clips, record = opened.get(wanted.clips), opened.record(wanted)
+    assert clips is not None and record is not None
+    try:
+        return thumbnail(clips[0], record, wanted.modality, style), None
+    except (ValueError, OSError) as error:
+        return None, str(error)
+
+
+def _write(wanted: ThumbnailKey, opened: ClipCollections, path: Path, style: Style) -> str | None:
+    if path.is_file():
+        return None
+    data, reason = _encode(wanted, opened, style)
+    if data is not None:
+        temporary = path.with_suffix(".tmp")  # a picture that is lost is made again: no need to flush thousands
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    return reason
+
+
+def _remove_others(out: Path, folder: Path, names: set[str]) -> None:
+    """Pictures of an earlier report into the same folder that this one does not show."""
+    for other in out.iterdir():
+        if other.is_dir() and other != folder and other.name in {style.name for style in STYLES}:
+            shutil.rmtree(other)
+    for file in folder.glob("*.webp"):
+        if file.name not in names:
+            file.unlink()

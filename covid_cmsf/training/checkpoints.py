@@ -2,7 +2,7 @@
 
     checkpoints/
       index.json                     what there is, oldest first: file, sha256, epoch, batch, step, kept
-      step-00000120-epoch-0003.pt    {"format": 1, "encoder": card, "state": {...}, "optimizer": ..., ...}
+      step-00000120-epoch-0003.pt    {"format": 1, "encoder": metadata, "state": {...}, "optimizer": ..., ...}
       last.pt                        a link to the newest
 
 A file enters the index after it is on disk, and leaves the disk after it left the index; so a kill at any moment leaves
@@ -19,8 +19,7 @@ from typing import Any
 
 import torch
 
-from covid_cmsf.atomic import atomic_path, sync_folder, write_text_atomic
-from covid_cmsf.hashes import file_sha256
+from covid_cmsf.files import atomic_path, file_sha256, fsync_dir, write_text_atomic
 
 logger = logging.getLogger(__name__)
 FORMAT = 1
@@ -28,7 +27,7 @@ NEWEST = 2  # checkpoints that are never removed: the last, and the one to fall 
 
 
 @dataclass(frozen=True)
-class Entry:
+class CheckpointEntry:
     """One checkpoint in the index; `kept` ones are those of every N epochs."""
 
     file: str
@@ -51,12 +50,12 @@ class Checkpoints:
         """Where the newest can be found."""
         return self.folder / "last.pt"
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CheckpointEntry]:
         """What the index lists, oldest first."""
         if not self.index.is_file():
             return []
         try:
-            return [Entry(**values) for values in json.loads(self.index.read_text(encoding="utf-8"))]
+            return [CheckpointEntry(**values) for values in json.loads(self.index.read_text(encoding="utf-8"))]
         except (json.JSONDecodeError, TypeError) as error:
             raise ValueError(f"{self.index} is damaged ({error}); it lists the checkpoints beside it") from None
 
@@ -69,7 +68,7 @@ class Checkpoints:
         with atomic_path(path) as temporary:
             torch.save({"format": FORMAT, **values}, temporary)
             digest = file_sha256(temporary)
-        entry = Entry(path.name, digest, epoch, batch, step, kept)
+        entry = CheckpointEntry(path.name, digest, epoch, batch, step, kept)
         # Those of later steps were damaged, or the run would have gone on from them.
         earlier = [one for one in self.entries() if one.step <= step and one.file != entry.file]
         entries = [*earlier, entry]
@@ -94,7 +93,7 @@ class Checkpoints:
             raise ValueError(f"no checkpoint in {self.folder} is sound; remove the run's folder to start again")
         return None
 
-    def _fault(self, entry: Entry) -> str | None:
+    def _fault(self, entry: CheckpointEntry) -> str | None:
         path = self.folder / entry.file
         if not path.is_file():
             return "is gone"
@@ -105,4 +104,4 @@ class Checkpoints:
         temporary.unlink(missing_ok=True)
         temporary.symlink_to(path.name)
         temporary.replace(self.last)
-        sync_folder(self.folder)
+        fsync_dir(self.folder)

@@ -4,24 +4,33 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from covid_cmsf.clips import open_clips
-from covid_cmsf.clips.interface import Clips
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.cached import CachedClips
+from covid_cmsf.clips.labels import (
+    labels_from_list,
+    noisy_labels,
+    read_noisy_labels,
+    sample_labeled_fraction,
+    sample_name,
+)
+from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.logs import progress_bar
-from covid_cmsf.training.labels import listed_only, seen_labels
-from covid_cmsf.training.processes import Processes
-from covid_cmsf.training.settings import TrainSettings
-from covid_cmsf.views.cache import CachedClips
-from covid_cmsf.views.dataset import ViewDataset, usable_frames
+from covid_cmsf.training.config import LabelConfig, TrainConfig
+from covid_cmsf.training.distributed import DistributedContext
+from covid_cmsf.views.dataset import ViewDataset, num_usable_frames
 from covid_cmsf.views.loader import ViewLoader
-from covid_cmsf.views.modalities import modality
+from covid_cmsf.views.modalities import get_modality
 
 
 @dataclass(frozen=True)
-class Data:
+class TrainData:
     """Videos of a run. `labels` (num_videos,) is what a method may see of them: -1 is hidden or unknown."""
 
     clips: Clips
@@ -31,52 +40,83 @@ class Data:
 
     def fingerprint(self) -> str:
         """Changes when a video is added, left out, cut or labeled otherwise: then numbers of videos mean others."""
-        facts = [
+        entries = [
             [one.video_id, one.source, one.label, one.num_frames, one.num_flow, seen]
             for one, seen in zip(self.views.records, self.labels.tolist(), strict=True)
         ]
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
 def open_data(
-    settings: TrainSettings, *, online: Sequence[str], target: Sequence[str], cached: Sequence[str] = ()
-) -> Data:
+    config: TrainConfig, *, online: Sequence[str], target: Sequence[str], cached: Sequence[str] = ()
+) -> TrainData:
     """`online` and `target` are the modalities that each view needs; those of `cached` guides pick the videos too."""
-    clips = open_clips(settings.clips)
-    seen = [one for one in map(modality, (*online, *target, *cached)) if one.stored in clips.modalities]
-    check_still(clips, [*online, *target, *cached])
-    records = [one for one in clips.select(settings.split, settings.part) if usable_frames(one, seen) >= 1]
-    records = listed_only(records, settings.labels)
+    clips = open_clips(config.clips)
+    seen = [one for one in map(get_modality, (*online, *target, *cached)) if one.stored_modality in clips.modalities]
+    check_modalities(clips, [*online, *target, *cached])
+    records = [one for one in clips.select(config.split, config.subset) if num_usable_frames(one, seen) >= 1]
+    records = select_listed(records, config.labels)
     needed = tuple(dict.fromkeys((*online, *target)))
-    chosen = settings.views.model_copy(update={"modalities": needed})
-    stored = sorted({modality(name).stored for name in needed})
-    if settings.runtime.cache_gb:
+    chosen = config.views.model_copy(update={"modalities": needed})
+    stored = sorted({get_modality(name).stored_modality for name in needed})
+    if config.runtime.cache_gb:
         with progress_bar("decoding clips into memory", len(records)) as advance:
-            clips = CachedClips(clips, records, stored, gigabytes=settings.runtime.cache_gb, on_video=advance)
-    defer = settings.runtime.device != "cpu" and torch.cuda.is_available()
-    views = ViewDataset(clips, records, chosen, seed=settings.seed, defer=defer, online=online, target=target)
-    labels = seen_labels(views.records, settings.labels)
+            clips = CachedClips(clips, records, stored, gigabytes=config.runtime.cache_gb, on_video=advance)
+    defer = config.runtime.device != "cpu" and torch.cuda.is_available()
+    views = ViewDataset(clips, records, chosen, seed=config.seed, defer=defer, online=online, target=target)
+    labels = visible_labels(views.records, config.labels)
     highest = max(max(record.label for record in views.records), int(labels.max()))
-    return Data(clips, views, labels, highest + 1)
+    return TrainData(clips, views, labels, highest + 1)
 
 
-def check_still(clips: Clips, names: Sequence[str]) -> None:
+def check_modalities(clips: Clips, names: Sequence[str]) -> None:
     """ValueError when images are to be seen as if they moved."""
-    moving = [name for name in names if not modality(name).single_frame]
-    if clips.still and moving:
+    moving = [name for name in names if not get_modality(name).single_frame]
+    if clips.is_image and moving:
         raise ValueError(f"these are images, not videos: modality {moving[0]} has nothing to see; use modality=frame")
 
 
-def make_loader(data: Data, settings: TrainSettings, processes: Processes) -> ViewLoader:
+def make_loader(data: TrainData, config: TrainConfig, dist: DistributedContext) -> ViewLoader:
     """Batches of this process's share."""
-    if settings.batch_size % processes.count:
-        raise ValueError(f"batch_size {settings.batch_size} does not divide among {processes.count} processes")
+    if config.batch_size % dist.world_size:
+        raise ValueError(f"batch_size {config.batch_size} does not divide among {dist.world_size} processes")
     return ViewLoader(
         data.views,
-        batch_size=settings.batch_size // processes.count,
-        num_workers=settings.runtime.workers,
-        rank=processes.rank,
-        world_size=processes.count,
-        repeat=settings.repeat,
-        pin_memory=processes.device.type == "cuda",
+        batch_size=config.batch_size // dist.world_size,
+        num_workers=config.runtime.workers,
+        rank=dist.rank,
+        world_size=dist.world_size,
+        repeat=config.repeat,
+        pin_memory=dist.device.type == "cuda",
     )
+
+
+# Which labels a method sees: all, some of them wrong, or only a few.
+
+# N videos or images
+
+
+def select_listed(records: Sequence[ClipRecord], chosen: LabelConfig) -> list[ClipRecord]:
+    """The records that the label file lists; it replaces the list of samples, as in the official code."""
+    if chosen.file is None:
+        return list(records)
+    listed = read_noisy_labels(Path(chosen.file)).labels
+    kept = [record for record in records if sample_name(record) in listed]
+    if len(kept) < len(listed):
+        missing = sorted(set(listed) - {sample_name(record) for record in kept})
+        raise ValueError(f"{chosen.file} lists {len(missing)} names that are not in this part, the first: {missing[0]}")
+    return kept
+
+
+def visible_labels(records: Sequence[ClipRecord], chosen: LabelConfig) -> Tensor:
+    """(N,) what a method may see of the true labels; -1 is hidden or unknown. First noise, then the few of it."""
+    if chosen.file is not None:
+        listed = read_noisy_labels(Path(chosen.file)).labels
+        labels = np.array([listed[sample_name(record)] for record in records], dtype=np.int64)
+    else:
+        labels = noisy_labels(records, rate=chosen.noise, seed=chosen.seed, stratified=chosen.stratified)
+    if chosen.known is not None:
+        labels = labels_from_list(records, labels, Path(chosen.known))
+    elif chosen.fraction < 1:
+        labels = sample_labeled_fraction(labels, fraction=chosen.fraction, seed=chosen.seed)
+    return torch.from_numpy(labels)

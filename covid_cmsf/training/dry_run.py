@@ -7,66 +7,66 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from covid_cmsf.training.build import TrainComponents, build_components
+from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.data import make_loader
-from covid_cmsf.training.loop import how_of, rates, whole_steps
-from covid_cmsf.training.parts import Parts, build_parts
-from covid_cmsf.training.processes import processes
-from covid_cmsf.training.progress import Progress
+from covid_cmsf.training.distributed import distributed_context
+from covid_cmsf.training.loop import lr_and_momentum, make_step_config, usable_batches
 from covid_cmsf.training.run import set_threads
-from covid_cmsf.training.settings import TrainSettings
 from covid_cmsf.training.step import forward_backward, update
+from covid_cmsf.training.train_state import TrainState
 
 STEPS = 2
 
 
 @dataclass(frozen=True)
-class Plan:
+class DryRunReport:
     """What `covid-cmsf train --dry-run` prints, name by name."""
 
-    facts: dict[str, str]
+    entries: dict[str, str]
 
 
-def dry_run(settings: TrainSettings) -> Plan:
+def dry_run(config: TrainConfig) -> DryRunReport:
     """Two steps of the run (a guide's cache is not filled: the guide is asked itself), and what follows from them."""
-    live = tuple(guide.model_copy(update={"cache": "none", "center": False}) for guide in settings.guides)
-    trial = settings.model_copy(update={"guides": live})
-    with processes(settings.runtime.device) as group:
-        set_threads(settings.runtime)
-        parts = build_parts(trial, group)
-        loader = make_loader(parts.data, trial, group)
-        how = replace(how_of(trial), start_rows=0)
-        per_epoch = whole_steps(loader, how)
+    live = tuple(guide.model_copy(update={"cache": "none", "center": False}) for guide in config.guides)
+    trial = config.model_copy(update={"guides": live})
+    with distributed_context(config.runtime.device) as dist:
+        set_threads(config.runtime)
+        components = build_components(trial, dist)
+        loader = make_loader(components.data, trial, dist)
+        step_config = replace(make_step_config(trial), bank_warmup=0)
+        per_epoch = usable_batches(loader, step_config)
         batches = loader.epoch(0)
         marks, losses = [time.monotonic()], []
         for number, batch in zip(range(STEPS), batches, strict=False):
-            outcome = forward_backward(parts, batch, how, group)
-            rate, momentum = rates(trial, Progress(batch=number), per_epoch)
-            update(parts, how, rate=rate, momentum=momentum)
-            losses.append(outcome.loss)
+            result = forward_backward(components, batch, step_config, dist)
+            lr, momentum = lr_and_momentum(trial, TrainState(batch=number), per_epoch)
+            update(components, step_config, lr=lr, momentum=momentum)
+            losses.append(result.loss)
             marks.append(time.monotonic())
         batches.close()
         seconds = marks[-1] - marks[-2]  # the first step also starts workers and warms up
-        steps = settings.schedule.epochs * per_epoch
-        return Plan(
+        steps = config.schedule.epochs * per_epoch
+        return DryRunReport(
             {
-                "run": parts.card.trained,
-                "start": parts.words,
-                **{f"guide {guide.column}": guide.words for guide in parts.guides},
-                "videos": f"{len(parts.data.views):,} ({settings.part} of split {settings.split})",
-                "parameters": _parameters(parts),
-                "bank": _bank(parts),
-                "device": f"{group.device}, {group.count} process{'es' if group.count > 1 else ''}",
-                "peak memory": _memory(group.device),
+                "run": components.metadata.trained,
+                "start": components.init_description,
+                **{f"guide {guide.column}": guide.description for guide in components.guides},
+                "videos": f"{len(components.data.views):,} ({config.subset} of split {config.split})",
+                "parameters": _parameters(components),
+                "bank": _bank(components),
+                "device": f"{dist.device}, {dist.world_size} process{'es' if dist.world_size > 1 else ''}",
+                "peak memory": _memory(dist.device),
                 "losses of two steps": ", ".join("none" if loss is None else f"{loss:.4f}" for loss in losses),
-                "steps": f"{steps:,} ({settings.schedule.epochs} epochs of {per_epoch})",
+                "steps": f"{steps:,} ({config.schedule.epochs} epochs of {per_epoch})",
                 "a step": f"{seconds:.2f} s",
                 "all": f"about {_duration(steps * seconds)}, from one step: a rough estimate",
             }
         )
 
 
-def _parameters(parts: Parts) -> str:
-    network = parts.network
+def _parameters(components: TrainComponents) -> str:
+    network = components.network
     named = {"encoder": network.encoder, "projector": network.projector, "predictor": network.predictor}
     counts = {name: _count(module) for name, module in named.items() if module is not None}
     return f"{sum(counts.values()):,} (" + ", ".join(f"{name} {count:,}" for name, count in counts.items()) + ")"
@@ -76,12 +76,12 @@ def _count(module: nn.Module) -> int:
     return sum(weight.numel() for weight in module.parameters())
 
 
-def _bank(parts: Parts) -> str:
-    if parts.banks is None:
+def _bank(components: TrainComponents) -> str:
+    if components.banks is None:
         return "none"
-    size = sum(buffer.numel() * buffer.element_size() for buffer in parts.banks.buffers())
-    columns = ", ".join(parts.banks.everyone.columns)
-    return f"{parts.banks.everyone.num_rows:,} rows of {columns}; {size / 1e6:.1f} MB"
+    size = sum(buffer.numel() * buffer.element_size() for buffer in components.banks.buffers())
+    columns = ", ".join(components.banks.main.columns)
+    return f"{components.banks.main.size:,} rows of {columns}; {size / 1e6:.1f} MB"
 
 
 def _memory(device: torch.device) -> str:

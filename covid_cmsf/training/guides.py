@@ -1,26 +1,37 @@
 """Guides: frozen encoders of other modalities. They are loaded, checked, used, and at the end proven unchanged."""
 
-# B batch, D embedding
-
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
+from covid_cmsf.files import atomic_path
+from covid_cmsf.logs import progress_bar
 from covid_cmsf.models import Embedder, Encoder, freeze_, load_weights
-from covid_cmsf.models.fingerprint import weights_sha256
-from covid_cmsf.models.weights.card import EncoderCard
-from covid_cmsf.training.settings import GuideSettings
-from covid_cmsf.views.modalities import Modality, modality
+from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
+from covid_cmsf.models.encoder import weights_sha256
+from covid_cmsf.training.config import GuideConfig
+from covid_cmsf.training.distributed import DistributedContext
+from covid_cmsf.views.batch import Batch, collate
+from covid_cmsf.views.dataset import SampleKey, ViewDataset
+from covid_cmsf.views.loader import init_worker
+from covid_cmsf.views.modalities import Modality, get_modality
+
+# B batch, D embedding
 
 
 class Guide(nn.Module):
     """A frozen network; `column` is its column in the bank, `modality` what it sees."""
 
-    def __init__(self, network: Embedder | Encoder, *, column: str, modality: str, words: str) -> None:
+    def __init__(self, network: Embedder | Encoder, *, column: str, modality: str, description: str) -> None:
         super().__init__()
-        self.network, self.column, self.modality, self.words = freeze_(network), column, modality, words
+        self.network, self.column, self.modality, self.description = freeze_(network), column, modality, description
         self.fingerprint = weights_sha256(self.network)
 
     @property
@@ -38,31 +49,105 @@ class Guide(nn.Module):
     def check_unchanged(self) -> None:
         """RuntimeError when a weight or a batch-norm statistic is not what it was at the start."""
         if weights_sha256(self.network) != self.fingerprint:
-            raise RuntimeError(f"the guide {self.words} has changed during the run, so its results mean nothing")
+            raise RuntimeError(f"the guide {self.description} has changed during the run, so its results mean nothing")
 
 
-def load_guides(chosen: Sequence[GuideSettings], *, flow_style: str) -> list[Guide]:
+def load_guides(chosen: Sequence[GuideConfig], *, flow_style: str) -> list[Guide]:
     """The guides of a run, each in a column named after its modality."""
     guides: list[Guide] = []
-    for number, settings in enumerate(chosen):
-        same = sum(one.modality == settings.modality for one in chosen[:number])
-        column = f"guide_{settings.modality}" + (f"_{same + 1}" if same else "")
-        if not Path(settings.weights).exists():
-            raise FileNotFoundError(f"guides[{number}].weights: no file {settings.weights}; train the guide first")
-        loaded = load_weights(settings.weights, part=settings.part, keep_head=settings.layer == "projector")
-        _check(loaded.card, modality(settings.modality, flow_style=flow_style), settings)  # type: ignore[arg-type]
+    for number, config in enumerate(chosen):
+        same = sum(one.modality == config.modality for one in chosen[:number])
+        column = f"guide_{config.modality}" + (f"_{same + 1}" if same else "")
+        if not Path(config.weights).exists():
+            raise FileNotFoundError(f"guides[{number}].weights: no file {config.weights}; train the guide first")
+        loaded = load_weights(config.weights, branch=config.branch, keep_head=config.layer == "projector")
+        _check_guide(loaded.metadata, get_modality(config.modality, flow_style=flow_style), config)  # type: ignore[arg-type]
         network = loaded.encoder if loaded.projector is None else Embedder(loaded.encoder, loaded.projector)
-        words = f"{settings.weights} ({settings.modality}, {loaded.card.encoder}, {loaded.card.trained})"
-        guides.append(Guide(network, column=column, modality=settings.modality, words=words))
+        description = f"{config.weights} ({config.modality}, {loaded.metadata.encoder}, {loaded.metadata.trained})"
+        guides.append(Guide(network, column=column, modality=config.modality, description=description))
     return guides
 
 
-def _check(card: EncoderCard, seen: Modality, settings: GuideSettings) -> None:
+def _check_guide(metadata: EncoderMetadata, seen: Modality, config: GuideConfig) -> None:
     """The guide must have been trained on what it will see."""
-    if card.in_channels != seen.num_channels:
+    if metadata.in_channels != seen.num_channels:
         raise ValueError(
-            f"guide {settings.weights} takes {card.in_channels} channels, and {seen.name} has {seen.num_channels}; "
+            f"guide {config.weights} takes {metadata.in_channels} channels, and {seen.name} has {seen.num_channels}; "
             "for CoCLR's flow networks set views.flow_style=coclr"
         )
-    if card.modality not in ("unknown", seen.name) and {card.modality, seen.name} != {"rgb", "frame"}:
-        raise ValueError(f"guide {settings.weights} was trained on {card.modality}, not on {seen.name}")
+    if metadata.modality not in ("unknown", seen.name) and {metadata.modality, seen.name} != {"rgb", "frame"}:
+        raise ValueError(f"guide {config.weights} was trained on {metadata.modality}, not on {seen.name}")
+
+
+# The guide is frozen, so its embeddings of some views of every video can be computed once and looked up afterwards.
+#
+# That saves the guide's decoding, augmentation and forward pass in every step. The price: only a few views of each
+# video instead of ever new ones.
+
+# V views, N videos, D embedding, B batch
+
+
+CACHE_EPOCH = 2**31  # views of epochs that no run reaches, so that they differ from the run's own
+
+
+def embed_views(
+    guide: Guide, data: ViewDataset, *, num_views: int, batch_size: int, workers: int, dist: DistributedContext
+) -> Tensor:
+    """(V, N, D): target views of every video, as the guide sees them. A video that can't be read is an error.
+
+    Each process does its share; all get the whole.
+    """
+    keys = [SampleKey(CACHE_EPOCH + view, video, video) for view in range(num_views) for video in range(len(data))]
+    mine = keys[dist.rank :: dist.world_size]
+    batches = [mine[start : start + batch_size] for start in range(0, len(mine), batch_size)]
+    several: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "spawn"} if workers else {}
+    loader: DataLoader[Any] = DataLoader(
+        data,
+        batch_sampler=batches,
+        collate_fn=partial(collate, modalities=data.modalities, flow_bound=data.clips.flow_bound),
+        worker_init_fn=init_worker,
+        **several,
+    )
+    with progress_bar(f"embedding {num_views} views a video with the guide", len(batches)) as advance:
+        chunks = [_embed(guide, batch, dist.device, advance) for batch in loader]
+    rows = torch.empty(len(keys), guide.size)
+    for rank, chunk in enumerate(dist.gather_objects(torch.cat(chunks))):
+        rows[rank :: dist.world_size] = chunk
+    return rows.view(num_views, len(data), guide.size)
+
+
+def _embed(guide: Guide, batch: Batch, device: torch.device, advance: Any) -> Tensor:
+    if batch.read_error:
+        raise ValueError(f"the guide's cache needs every video: {batch.read_error}")
+    advance()
+    return guide(batch.to(device).target[guide.modality]).cpu()
+
+
+def average_and_center(views: Tensor, *, mean: bool, center: bool) -> Tensor:
+    """(V, N, D) unit vectors: with `mean` a single one a video, with `center` about the mean of all videos."""
+    views = views - views.mean(dim=(0, 1)) if center else views
+    views = views.mean(0, keepdim=True) if mean else views
+    return torch.nn.functional.normalize(views, dim=2)
+
+
+def sample_views(views: Tensor, videos: Tensor, generator: torch.Generator) -> Tensor:
+    """(B, D): for each of the batch's videos (B,) one of its views, drawn at random."""
+    which = torch.randint(len(views), (len(videos),), generator=generator)
+    return views[which.to(views.device), videos.to(views.device)]
+
+
+def write_guide_cache(path: Path, views: Tensor, key: str) -> None:
+    """Keeps the embeddings; `key` says of which guide, data and settings they are."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(save({"views": views.contiguous()}, metadata={"key": key}))
+
+
+def read_guide_cache(path: Path, key: str) -> Tensor | None:
+    """What `write_guide_cache` kept under the same key; None when there is nothing, another key, or damage."""
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.get_tensor("views") if (file.metadata() or {}).get("key") == key else None
+    except SafetensorError:
+        return None

@@ -11,20 +11,18 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from covid_cmsf.training.build import TrainComponents
 from covid_cmsf.training.checkpoints import Checkpoints
-from covid_cmsf.training.display import Display
-from covid_cmsf.training.failure import check_weights, keep_failed_step
-from covid_cmsf.training.health import bank_facts, check_collapse
-from covid_cmsf.training.method_settings import CmsfKmSettings, MethodSettings, WithTarget
-from covid_cmsf.training.metrics import Metrics
-from covid_cmsf.training.parts import Parts
-from covid_cmsf.training.processes import Processes
-from covid_cmsf.training.progress import Progress, capture
-from covid_cmsf.training.run_folder import plain
+from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.training.distributed import DistributedContext
+from covid_cmsf.training.failures import check_weights, save_failed_step
+from covid_cmsf.training.method_config import CmsfKmConfig, MethodConfig, TargetMethodConfig
+from covid_cmsf.training.monitor import MetricsWriter, ProgressDisplay, bank_metrics, check_collapse
+from covid_cmsf.training.run_dir import config_to_dict
 from covid_cmsf.training.schedules import ema_momentum, learning_rate
-from covid_cmsf.training.settings import TrainSettings
 from covid_cmsf.training.signals import StopRequest
-from covid_cmsf.training.step import How, Outcome, forward_backward, update
+from covid_cmsf.training.step import StepConfig, StepResult, forward_backward, update
+from covid_cmsf.training.train_state import TrainState, capture_state
 from covid_cmsf.views.batch import Batch
 from covid_cmsf.views.loader import ViewLoader
 
@@ -35,45 +33,45 @@ logger = logging.getLogger(__name__)
 class Run:
     """A run under way."""
 
-    settings: TrainSettings
-    parts: Parts
+    config: TrainConfig
+    components: TrainComponents
     loader: ViewLoader
-    progress: Progress
+    train_state: TrainState
     checkpoints: Checkpoints
-    metrics: Metrics | None  # only the first process has one
-    processes: Processes
+    writer: MetricsWriter | None  # only the first process has one
+    dist: DistributedContext
     stop: StopRequest
-    display: Display
+    display: ProgressDisplay
 
     def __post_init__(self) -> None:
-        self.how = how_of(self.settings)
-        self.clock = Clock()
-        self.last_facts: dict[str, Any] = {}
+        self.step_config = make_step_config(self.config)
+        self.timer = ThroughputTimer()
+        self.latest_metrics: dict[str, Any] = {}
         self.saved_at = self.counted_at = time.monotonic()
         self.warned = False
 
     @property
     def batches_per_epoch(self) -> int:
         """A whole number of optimizer steps."""
-        return whole_steps(self.loader, self.how)
+        return usable_batches(self.loader, self.step_config)
 
 
-class Clock:
+class ThroughputTimer:
     """Time waiting for data and time working, since the last line of metrics."""
 
     def __init__(self) -> None:
         self.data = self.work = 0.0
-        self.examples = 0
+        self.samples = 0
 
     @contextmanager
-    def working(self, examples: int) -> Iterator[None]:
+    def computing(self, samples: int) -> Iterator[None]:
         """Counts the block as work on so many examples."""
         start = time.monotonic()
         yield
         self.work += time.monotonic() - start
-        self.examples += examples
+        self.samples += samples
 
-    def waited(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches, counting the time until each is there."""
         while True:
             start = time.monotonic()
@@ -89,153 +87,157 @@ class Clock:
     def read(self) -> dict[str, float]:
         """Examples a second, and the share of the time spent waiting for data; starts anew."""
         total = max(self.data + self.work, 1e-9)
-        facts = {"examples_per_s": self.examples / total, "data_share": self.data / total}
-        self.data, self.work, self.examples = 0.0, 0.0, 0
-        return facts
+        metrics = {"samples_per_s": self.samples / total, "data_fraction": self.data / total}
+        self.data, self.work, self.samples = 0.0, 0.0, 0
+        return metrics
 
 
 def train(run: Run) -> Literal["finished", "stopped"]:
     """Trains from where the run is to its end, or until it is asked to stop."""
-    settings, progress = run.settings, run.progress
-    for epoch in range(progress.epoch, settings.schedule.epochs):
-        left = run.batches_per_epoch - progress.batch  # the loader may have more: they make no whole step
-        with closing(run.loader.epoch(epoch, first_batch=progress.batch)) as batches:
-            for batch in islice(run.clock.waited(batches), left):
-                stopped = one_batch(run, batch)
+    config, train_state = run.config, run.train_state
+    for epoch in range(train_state.epoch, config.schedule.epochs):
+        left = run.batches_per_epoch - train_state.batch  # the loader may have more: they make no whole step
+        with closing(run.loader.epoch(epoch, first_batch=train_state.batch)) as batches:
+            for batch in islice(run.timer.timed(batches), left):
+                stopped = train_batch(run, batch)
                 if stopped:
-                    save(run)
+                    save_checkpoint(run)
                     return "stopped"
-        progress.epoch, progress.batch = epoch + 1, 0
-        cluster_(run.parts, settings.method, run.processes)
-        run.display.epoch(epoch + 1, settings.schedule.epochs, run.last_facts)
-        every = settings.runtime.keep_every_epochs
-        save(run, kept=bool(every) and progress.epoch % every == 0)
+        train_state.epoch, train_state.batch = epoch + 1, 0
+        cluster_(run.components, config.method, run.dist)
+        run.display.log_epoch(epoch + 1, config.schedule.epochs, run.latest_metrics)
+        every = config.runtime.keep_every_epochs
+        save_checkpoint(run, kept=bool(every) and train_state.epoch % every == 0)
     return "finished"
 
 
-def one_batch(run: Run, batch: Batch) -> bool:
+def train_batch(run: Run, batch: Batch) -> bool:
     """Targets, push, search, loss, and when enough batches are gathered step and EMA. True: stop here."""
-    progress, how, processes = run.progress, run.how, run.processes
-    last = (progress.batch + 1) % how.accumulate == 0
-    with run.clock.working(len(batch.labels) * processes.count), unsynchronized(run.parts.online, not last):
-        outcome = forward_backward(run.parts, batch, how, processes)
-        if not outcome.finite:
-            keep_failed_step(run.checkpoints.folder.parent, run.parts, batch, outcome, capture_of(run), processes)
-        if last and outcome.loss is not None:
-            rate, momentum = rates(run.settings, progress, run.batches_per_epoch)
-            update(run.parts, how, rate=rate, momentum=momentum)
-    progress.batch += 1
-    progress.step += 1
-    if outcome.loss is not None:
-        progress.loss_sum += outcome.loss
-        progress.loss_count += 1
+    train_state, step_config, dist = run.train_state, run.step_config, run.dist
+    last = (train_state.batch + 1) % step_config.accumulate == 0
+    with run.timer.computing(len(batch.labels) * dist.world_size), skip_gradient_sync(run.components.online, not last):
+        result = forward_backward(run.components, batch, step_config, dist)
+        if not result.finite:
+            save_failed_step(run.checkpoints.folder.parent, run.components, batch, result, capture_run(run), dist)
+        if last and result.loss is not None:
+            lr, momentum = lr_and_momentum(run.config, train_state, run.batches_per_epoch)
+            update(run.components, step_config, lr=lr, momentum=momentum)
+    train_state.batch += 1
+    train_state.step += 1
+    if result.loss is not None:
+        train_state.loss_sum += result.loss
+        train_state.loss_count += 1
     now = time.monotonic()
-    progress.seconds += now - run.counted_at  # with waiting for data and saving
+    train_state.seconds += now - run.counted_at  # with waiting for data and saving
     run.counted_at = now
-    run.display.step(progress.step)
-    measure(run, outcome)
+    run.display.set_step(train_state.step)
+    log_metrics(run, result)
     if not last:
         return False
-    late = time.monotonic() - run.saved_at > 60 * run.settings.runtime.save_minutes
-    asked, due = processes.total(float(run.stop.asked), float(late and processes.first))
+    late = time.monotonic() - run.saved_at > 60 * run.config.runtime.save_minutes
+    asked, due = dist.all_reduce_sum(float(run.stop.asked), float(late and dist.is_main))
     if due and not asked:
-        save(run)
+        save_checkpoint(run)
     return asked > 0
 
 
-def cluster_(parts: Parts, method: MethodSettings, processes: Processes) -> None:
+def cluster_(components: TrainComponents, method: MethodConfig, dist: DistributedContext) -> None:
     """CMSF-KM: new clusters after every epoch, in the memory and in the bank. One process finds them for all."""
-    if parts.memory is None or parts.banks is None or not isinstance(method, CmsfKmSettings):
+    if components.memory is None or components.banks is None or not isinstance(method, CmsfKmConfig):
         return
-    if processes.first:
-        parts.memory.cluster_(method.num_clusters, iterations=method.iterations, generator=parts.generator)
-    clusters, draws = processes.gather_objects((parts.memory.clusters.cpu(), parts.generator.get_state()))[0]
-    parts.memory.clusters.copy_(clusters)
-    parts.generator.set_state(draws)
-    parts.banks.everyone.relabel_(parts.memory.clusters)
+    if dist.is_main:
+        components.memory.cluster_(method.num_clusters, iterations=method.iterations, generator=components.generator)
+    clusters, generator_state = dist.gather_objects(
+        (components.memory.clusters.cpu(), components.generator.get_state())
+    )[0]
+    components.memory.clusters.copy_(clusters)
+    components.generator.set_state(generator_state)
+    components.banks.main.relabel_(components.memory.clusters)
 
 
-def measure(run: Run, outcome: Outcome) -> None:
+def log_metrics(run: Run, result: StepResult) -> None:
     """A line of metrics every few steps, and at the end of each epoch."""
-    progress, settings = run.progress, run.settings
-    end = progress.batch == run.batches_per_epoch
-    if progress.step % settings.watch.every and not end:
+    train_state, config = run.train_state, run.config
+    end = train_state.batch == run.batches_per_epoch
+    if train_state.step % config.logging.interval and not end:
         return
-    rate, momentum = rates(settings, replace(progress, batch=progress.batch - 1), run.batches_per_epoch)
-    facts: dict[str, Any] = {"epoch": progress.epoch, "lr": rate}
-    if progress.loss_count:
-        facts["loss"] = progress.loss_sum / progress.loss_count
-    progress.loss_sum, progress.loss_count = 0.0, 0
-    if run.parts.banks is not None:
-        facts |= {"ema_momentum": momentum, **bank_facts(run.parts.banks)}
-    if outcome.embedded is not None:
-        facts |= run.parts.method.watch(outcome.embedded, run.parts.banks)
-        if run.parts.banks is not None:
-            run.warned = check_collapse(facts, progress, settings.watch, warned=run.warned)
-    facts |= {**run.clock.read(), "seconds": progress.seconds, "num_replaced": run.loader.num_replaced}
-    run.last_facts = facts
-    run.display.facts(facts)
-    if run.metrics is not None:
-        run.metrics.write(progress.step, facts)
+    lr, momentum = lr_and_momentum(config, replace(train_state, batch=train_state.batch - 1), run.batches_per_epoch)
+    metrics: dict[str, Any] = {"epoch": train_state.epoch, "lr": lr}
+    if train_state.loss_count:
+        metrics["loss"] = train_state.loss_sum / train_state.loss_count
+    train_state.loss_sum, train_state.loss_count = 0.0, 0
+    if run.components.banks is not None:
+        metrics |= {"ema_momentum": momentum, **bank_metrics(run.components.banks)}
+    if result.embedded is not None:
+        metrics |= run.components.method.compute_metrics(result.embedded, run.components.banks)
+        if run.components.banks is not None:
+            run.warned = check_collapse(metrics, train_state, config.logging, warned=run.warned)
+    metrics |= {**run.timer.read(), "seconds": train_state.seconds, "num_replaced": run.loader.num_replaced}
+    run.latest_metrics = metrics
+    run.display.show_metrics(metrics)
+    if run.writer is not None:
+        run.writer.write(train_state.step, metrics)
 
 
-def rates(settings: TrainSettings, progress: Progress, batches_per_epoch: int) -> tuple[float, float]:
+def lr_and_momentum(config: TrainConfig, train_state: TrainState, batches_per_epoch: int) -> tuple[float, float]:
     """Learning rate and EMA momentum of the current step."""
-    done = progress.epoch + progress.batch / batches_per_epoch
-    schedule, method = settings.schedule, settings.method
-    rate = learning_rate(settings.optimizer.lr, done, **schedule.model_dump())
-    if not isinstance(method, WithTarget):
-        return rate, 0.0
-    return rate, ema_momentum(method.ema_momentum, done, epochs=schedule.epochs, schedule=method.ema_schedule)
+    done = train_state.epoch + train_state.batch / batches_per_epoch
+    schedule, method = config.schedule, config.method
+    lr = learning_rate(config.optimizer.lr, done, **schedule.model_dump())
+    if not isinstance(method, TargetMethodConfig):
+        return lr, 0.0
+    return lr, ema_momentum(method.ema_momentum, done, epochs=schedule.epochs, schedule=method.ema_schedule)
 
 
-def save(run: Run, *, kept: bool = False) -> None:
+def save_checkpoint(run: Run, *, kept: bool = False) -> None:
     """A checkpoint of the run as it is. All processes must call it."""
-    check_weights(run.parts.network, run.progress.step)
-    values, progress = capture_of(run), run.progress
-    if run.processes.first:
+    check_weights(run.components.network, run.train_state.step)
+    values, train_state = capture_run(run), run.train_state
+    if run.dist.is_main:
         run.checkpoints.save(
             values,
-            epoch=progress.epoch,
-            batch=progress.batch,
-            step=progress.step,
+            epoch=train_state.epoch,
+            batch=train_state.batch,
+            step=train_state.step,
             kept=kept,
-            keep=run.settings.runtime.keep,
+            keep=run.config.runtime.keep,
         )
     run.saved_at = time.monotonic()
-    run.processes.wait()
+    run.dist.barrier()
 
 
-def capture_of(run: Run) -> dict[str, Any]:
+def capture_run(run: Run) -> dict[str, Any]:
     """Everything the next step depends on."""
-    return capture(run.parts, run.progress, plain(run.settings), run.processes)
+    return capture_state(run.components, run.train_state, config_to_dict(run.config), run.dist)
 
 
-def how_of(settings: TrainSettings) -> How:
+def make_step_config(config: TrainConfig) -> StepConfig:
     """What a step needs to know of the settings."""
-    start_rows = 0
-    if isinstance(settings.method, WithTarget):
-        chosen = settings.method.start_rows
-        start_rows = settings.method.bank_rows if chosen == "full" else min(chosen, settings.method.bank_rows)
-    return How(
-        modality=settings.modality,
-        precision=settings.precision,
-        batch_norm=settings.batch_norm,
-        start_rows=start_rows,
-        accumulate=settings.optimizer.accumulate,
-        clip_norm=settings.optimizer.clip_norm,
+    bank_warmup = 0
+    if isinstance(config.method, TargetMethodConfig):
+        chosen = config.method.bank_warmup
+        bank_warmup = config.method.bank_size if chosen == "full" else min(chosen, config.method.bank_size)
+    return StepConfig(
+        modality=config.modality,
+        precision=config.precision,
+        batch_norm=config.batch_norm,
+        bank_warmup=bank_warmup,
+        accumulate=config.optimizer.accumulate,
+        clip_norm=config.optimizer.clip_norm,
     )
 
 
-def whole_steps(loader: ViewLoader, how: How) -> int:
+def usable_batches(loader: ViewLoader, step_config: StepConfig) -> int:
     """Batches of an epoch that make whole optimizer steps."""
-    whole = loader.num_batches // how.accumulate * how.accumulate
+    whole = loader.num_batches // step_config.accumulate * step_config.accumulate
     if whole == 0:
-        raise ValueError(f"an epoch has {loader.num_batches} batches, and optimizer.accumulate wants {how.accumulate}")
+        raise ValueError(
+            f"an epoch has {loader.num_batches} batches, and optimizer.accumulate wants {step_config.accumulate}"
+        )
     return whole
 
 
-def unsynchronized(online: nn.Module, wanted: bool) -> Any:
+def skip_gradient_sync(online: nn.Module, wanted: bool) -> Any:
     """Between accumulated batches processes need not exchange gradients."""
     if wanted and isinstance(online, nn.parallel.DistributedDataParallel):
         return online.no_sync()

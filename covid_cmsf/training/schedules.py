@@ -9,19 +9,19 @@ def learning_rate(
     progress: float,
     *,
     epochs: int,
-    kind: Literal["step", "cosine", "constant"],
+    name: Literal["step", "cosine", "constant"],
     milestones: tuple[int, ...] = (),
-    factor: float = 0.1,
-    per: Literal["epoch", "step"] = "epoch",
+    gamma: float = 0.1,
+    interval: Literal["epoch", "step"] = "epoch",
     warmup_epochs: float = 0.0,
 ) -> float:
     """The rate after `progress` epochs (a fraction within an epoch); epoch 0 is the first."""
     if progress < warmup_epochs:
         return lr * progress / warmup_epochs
-    if kind == "step":
-        return lr * factor ** sum(progress >= milestone for milestone in milestones)
-    if kind == "cosine":
-        position = math.floor(progress) if per == "epoch" else progress
+    if name == "step":
+        return lr * gamma ** sum(progress >= milestone for milestone in milestones)
+    if name == "cosine":
+        position = math.floor(progress) if interval == "epoch" else progress
         return lr * 0.5 * (1 + math.cos(math.pi * min(position / epochs, 1)))
     return lr
 

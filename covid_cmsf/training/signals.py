@@ -14,7 +14,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.asked = False
 
-    def note(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         """The signal handler."""
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -25,7 +25,7 @@ class StopRequest:
 def stop_request() -> Iterator[StopRequest]:
     """Listens for signals within the block."""
     request = StopRequest()
-    before = {number: signal.signal(number, request.note) for number in SIGNALS}
+    before = {number: signal.signal(number, request.handle) for number in SIGNALS}
     try:
         yield request
     finally:

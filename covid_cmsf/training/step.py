@@ -7,36 +7,36 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from covid_cmsf.methods.method import Embedded
-from covid_cmsf.models.speed import autocast
-from covid_cmsf.training.batch_norm import all_targets, in_groups
-from covid_cmsf.training.guide_cache import pick
-from covid_cmsf.training.networks import ema_update_
-from covid_cmsf.training.parts import PREVIOUS, Parts
-from covid_cmsf.training.processes import Processes
-from covid_cmsf.training.settings import BatchNormSettings
+from covid_cmsf.methods.base import EmbeddedBatch
+from covid_cmsf.models.networks import ema_update_
+from covid_cmsf.models.precision import autocast
+from covid_cmsf.training.batchnorm import forward_in_groups, gather_targets
+from covid_cmsf.training.build import PREVIOUS, TrainComponents
+from covid_cmsf.training.config import BatchNormConfig
+from covid_cmsf.training.distributed import DistributedContext
+from covid_cmsf.training.guides import sample_views
 from covid_cmsf.views.batch import Batch
 
 
 @dataclass(frozen=True)
-class How:
+class StepConfig:
     """How a step is computed: what of the settings it needs."""
 
     modality: str
     precision: str
-    batch_norm: BatchNormSettings
-    start_rows: int
+    batch_norm: BatchNormConfig
+    bank_warmup: int
     accumulate: int = 1
     clip_norm: float | None = None
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepResult:
     """What came of a batch. `loss` is the mean over all processes; None while the bank is being filled."""
 
     loss: float | None
-    embedded: Embedded | None
-    draws: torch.Tensor | None = None  # the generator's state before the loss, when that is not finite
+    embedded: EmbeddedBatch | None
+    generator_state: torch.Tensor | None = None  # the generator's state before the loss, when that is not finite
 
     @property
     def finite(self) -> bool:
@@ -44,79 +44,87 @@ class Outcome:
         return self.loss is None or math.isfinite(self.loss)
 
 
-def forward_backward(parts: Parts, batch: Batch, how: How, processes: Processes) -> Outcome:
+def forward_backward(
+    components: TrainComponents, batch: Batch, config: StepConfig, dist: DistributedContext
+) -> StepResult:
     """Gradients of one batch; the bank has it afterwards. A loss that isn't finite leaves all as it was before it."""
-    batch = batch.to(processes.device)
-    with torch.no_grad(), autocast(how.precision, processes.device):
-        everyone = _embed_targets(parts, batch, how, processes)
-    method, banks = parts.method, parts.banks
-    own = processes.own(len(everyone.videos))
+    batch = batch.to(dist.device)
+    with torch.no_grad(), autocast(config.precision, dist.device):
+        gathered = _embed_targets(components, batch, config, dist)
+    method, banks = components.method, components.banks
+    own = dist.local_slice(len(gathered.videos))
     if banks is not None and method.push == "before":
-        everyone = _push(parts, everyone)
-    filling = banks is not None and len(banks.everyone) < how.start_rows
+        gathered = _push(components, gathered)
+    filling = banks is not None and len(banks.main) < config.bank_warmup
     loss, embedded = None, None
     if not filling:
-        with autocast(how.precision, processes.device):
-            online = in_groups(parts.online, batch.online[how.modality], how.batch_norm.groups)
-        embedded = replace(everyone.select(own), online=online)
-        draws = parts.generator.get_state()
-        losses = method.losses(embedded, banks, parts.generator)
+        with autocast(config.precision, dist.device):
+            online = forward_in_groups(components.online, batch.online[config.modality], config.batch_norm.groups)
+        embedded = replace(gathered.select(own), online=online)
+        generator_state = components.generator.get_state()
+        losses = method.losses(embedded, banks, components.generator)
         # Several processes average their gradients: weigh by examples, so that they get the mean over all of them.
-        (count,) = processes.total(losses.counted.sum())
-        scale = processes.count / max(count, 1) / how.accumulate
-        loss = processes.total(losses.values.detach().sum())[0] / max(count, 1)
+        (count,) = dist.all_reduce_sum(losses.valid.sum())
+        scale = dist.world_size / max(count, 1) / config.accumulate
+        loss = dist.all_reduce_sum(losses.values.detach().sum())[0] / max(count, 1)
         if not math.isfinite(loss):
-            return Outcome(loss, embedded, draws)
-        parts.scaler.scale(losses.values.sum() * scale).backward()
+            return StepResult(loss, embedded, generator_state)
+        components.scaler.scale(losses.values.sum() * scale).backward()
     if banks is not None and method.push == "after":
-        rows = _push(parts, everyone).rows
-        embedded = None if embedded is None or rows is None else replace(embedded, rows=rows.select(own))
-    return Outcome(loss, embedded)
+        bank_indices = _push(components, gathered).bank_indices
+        embedded = (
+            None
+            if embedded is None or bank_indices is None
+            else replace(embedded, bank_indices=bank_indices.select(own))
+        )
+    return StepResult(loss, embedded)
 
 
-def update(parts: Parts, how: How, *, rate: float, momentum: float) -> float | None:
+def update(components: TrainComponents, config: StepConfig, *, lr: float, momentum: float) -> float | None:
     """The optimizer's step and the target's; returns the gradient's norm where it is clipped."""
-    for group in parts.optimizer.param_groups:
-        group["lr"] = rate * group["factor"]
+    for group in components.optimizer.param_groups:
+        group["lr"] = lr * group["factor"]
     norm = None
-    if how.clip_norm is not None:
-        parts.scaler.unscale_(parts.optimizer)
-        norm = float(torch.nn.utils.clip_grad_norm_(parts.network.parameters(), how.clip_norm))
-    parts.scaler.step(parts.optimizer)
-    parts.scaler.update()
-    parts.optimizer.zero_grad(set_to_none=True)
-    if parts.target is not None:
-        ema_update_(parts.target, parts.network, momentum)
+    if config.clip_norm is not None:
+        components.scaler.unscale_(components.optimizer)
+        norm = float(torch.nn.utils.clip_grad_norm_(components.network.parameters(), config.clip_norm))
+    components.scaler.step(components.optimizer)
+    components.scaler.update()
+    components.optimizer.zero_grad(set_to_none=True)
+    if components.target is not None:
+        ema_update_(components.target, components.network, momentum)
     return norm
 
 
-def _embed_targets(parts: Parts, batch: Batch, how: How, processes: Processes) -> Embedded:
+def _embed_targets(
+    components: TrainComponents, batch: Batch, config: StepConfig, dist: DistributedContext
+) -> EmbeddedBatch:
     """Targets and guides of all processes' examples. `online` is filled in later, for the own ones."""
-    gather = processes.gather
+    gather = dist.gather
     videos = gather(batch.videos)
     target = None
-    if parts.target is not None:
-        target = all_targets(
-            parts.target,
-            batch.target[how.modality],
-            processes=processes,
-            groups=how.batch_norm.groups,
-            shuffle=how.batch_norm.shuffle,
-            generator=parts.generator,
+    if components.target is not None:
+        target = gather_targets(
+            components.target,
+            batch.target[config.modality],
+            dist=dist,
+            groups=config.batch_norm.groups,
+            shuffle=config.batch_norm.shuffle,
+            generator=components.generator,
         )
     guides = {}
-    labels = parts.data.labels[videos]
-    if parts.memory is not None and target is not None:
-        if parts.method.remembers == "embeddings":
-            guides[PREVIOUS] = parts.memory.recall(videos, target)
+    labels = components.data.labels[videos]
+    if components.memory is not None and target is not None:
+        if components.method.memory_kind == "embeddings":
+            guides[PREVIOUS] = components.memory.lookup(videos, target)
         else:
-            labels = parts.memory.clusters[videos]
-    for guide in parts.guides:
-        if guide.column in parts.cached:
-            guides[guide.column] = pick(parts.cached[guide.column], videos, parts.generator)
+            labels = components.memory.clusters[videos]
+    for guide in components.guides:
+        if guide.column in components.cached:
+            guides[guide.column] = sample_views(components.cached[guide.column], videos, components.generator)
         else:
             guides[guide.column] = gather(guide(batch.target[guide.modality]))
-    return Embedded(
+    return EmbeddedBatch(
         online=torch.empty(0),
         sources=gather(batch.sources),
         labels=labels,
@@ -127,15 +135,15 @@ def _embed_targets(parts: Parts, batch: Batch, how: How, processes: Processes) -
     )
 
 
-def _push(parts: Parts, everyone: Embedded) -> Embedded:
-    assert parts.banks is not None and everyone.target is not None and everyone.guides is not None
-    if parts.memory is not None:
-        parts.memory.remember_(everyone.videos, everyone.target)
-    rows = parts.banks.push_(
-        {"target": everyone.target, **everyone.guides},
-        videos=everyone.videos,
-        sources=everyone.sources,
-        labels=everyone.labels,
-        true_labels=everyone.true_labels,
+def _push(components: TrainComponents, gathered: EmbeddedBatch) -> EmbeddedBatch:
+    assert components.banks is not None and gathered.target is not None and gathered.guides is not None
+    if components.memory is not None:
+        components.memory.update_(gathered.videos, gathered.target)
+    bank_indices = components.banks.push_(
+        {"target": gathered.target, **gathered.guides},
+        videos=gathered.videos,
+        sources=gathered.sources,
+        labels=gathered.labels,
+        true_labels=gathered.true_labels,
     )
-    return replace(everyone, rows=rows)
+    return replace(gathered, bank_indices=bank_indices)

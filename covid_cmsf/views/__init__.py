@@ -1,1 +1,1 @@
-"""Room 3: clip -> augmented views. One draw a clip; tensor operations on whole clips, the same on CPU and GPU."""
+"""Clip -> augmented views. One draw a clip; tensor operations on whole clips, the same on CPU and GPU."""

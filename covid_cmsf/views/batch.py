@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from covid_cmsf.views.draws import ViewDraw
-from covid_cmsf.views.making import finish_view
+from covid_cmsf.views.augment_params import AugmentParams
 from covid_cmsf.views.modalities import Modality
+from covid_cmsf.views.pipeline import finish_view
 
 Views = dict[str, Tensor]  # modality: (B, C, T, H, W), (B, C, H, W) for single frames
 
 
 @dataclass(frozen=True)
-class Deferred:
+class DeferredAugment:
     """Views that were only cut so far, as uint8: their colors and normalization are left to the device."""
 
     modalities: list[Modality]
     flow_bound: float
-    draws: list[list[dict[str, ViewDraw]]]  # [view][row of the batch][modality]
+    params: list[list[dict[str, AugmentParams]]]  # [view][row of the batch][modality]
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Batch:
     sources: Tensor  # (B,) number of the footage
     labels: Tensor  # (B,)
     num_replaced: int = 0  # rows that stand in for clips that could not be read
-    fault: str = ""  # the first error behind them
-    deferred: Deferred | None = None
+    read_error: str = ""  # the first error behind them
+    deferred: DeferredAugment | None = None
 
     @property
     def online(self) -> Views:
@@ -48,37 +48,41 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """On another device; deferred views are finished there."""
-        moved = self._each(lambda tensor: tensor.to(device, non_blocking=True))
-        return moved.finished()
+        on_device = self._map_tensors(lambda tensor: tensor.to(device, non_blocking=True))
+        return on_device.apply_deferred()
 
     def pin_memory(self) -> "Batch":
         """In page-locked memory, from which copies to a GPU overlap with work. Called by the data loader."""
-        return self._each(lambda tensor: tensor.pin_memory())
+        return self._map_tensors(lambda tensor: tensor.pin_memory())
 
-    def finished(self) -> "Batch":
+    def apply_deferred(self) -> "Batch":
         """With deferred views finished, where they are."""
-        plan = self.deferred
-        if plan is None:
+        deferred = self.deferred
+        if deferred is None:
             return self
         views = tuple(
             {
-                chosen.name: torch.stack(
+                modality.name: torch.stack(
                     [
-                        finish_view(codes, draws[row][chosen.name], chosen, flow_bound=plan.flow_bound)
-                        for row, codes in enumerate(view[chosen.name])
+                        finish_view(raw, params[row][modality.name], modality, flow_bound=deferred.flow_bound)
+                        for row, raw in enumerate(view[modality.name])
                     ]
                 )
-                for chosen in plan.modalities
-                if chosen.name in view
+                for modality in deferred.modalities
+                if modality.name in view
             }
-            for view, draws in zip(self.views, plan.draws, strict=True)
+            for view, params in zip(self.views, deferred.params, strict=True)
         )
         return replace(self, views=views, deferred=None)
 
-    def _each(self, change) -> "Batch":  # type: ignore[no-untyped-def]
-        views = tuple({name: change(view) for name, view in pair.items()} for pair in self.views)
+    def _map_tensors(self, function) -> "Batch":  # type: ignore[no-untyped-def]
+        views = tuple({name: function(view) for name, view in pair.items()} for pair in self.views)
         return replace(
-            self, views=views, videos=change(self.videos), sources=change(self.sources), labels=change(self.labels)
+            self,
+            views=views,
+            videos=function(self.videos),
+            sources=function(self.sources),
+            labels=function(self.labels),
         )
 
 
@@ -90,8 +94,8 @@ class Sample:
     video: int
     source: int
     label: int
-    fault: str = ""  # why another video stands in
-    draws: tuple[dict[str, ViewDraw], ...] = ()
+    read_error: str = ""  # why another video stands in
+    params: tuple[dict[str, AugmentParams], ...] = ()
 
 
 def collate(samples: Sequence[Sample], *, modalities: list[Modality], flow_bound: float) -> Batch:
@@ -101,16 +105,16 @@ def collate(samples: Sequence[Sample], *, modalities: list[Modality], flow_bound
         for number in range(len(samples[0].views))
     )
     deferred = None
-    if samples[0].draws:
-        draws = [[sample.draws[number] for sample in samples] for number in range(len(views))]
-        deferred = Deferred(modalities, flow_bound, draws)
-    faults = [sample.fault for sample in samples if sample.fault]
+    if samples[0].params:
+        params = [[sample.params[number] for sample in samples] for number in range(len(views))]
+        deferred = DeferredAugment(modalities, flow_bound, params)
+    read_errors = [sample.read_error for sample in samples if sample.read_error]
     return Batch(
         views=views,
         videos=torch.tensor([sample.video for sample in samples]),
         sources=torch.tensor([sample.source for sample in samples]),
         labels=torch.tensor([sample.label for sample in samples]),
-        num_replaced=len(faults),
-        fault=faults[0] if faults else "",
+        num_replaced=len(read_errors),
+        read_error=read_errors[0] if read_errors else "",
         deferred=deferred,
     )

@@ -10,23 +10,22 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from covid_cmsf.clips.interface import Clips
-from covid_cmsf.clips.manifest import ClipRecord
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.clips.sampling import two_clips
-from covid_cmsf.views.augmentation import preset
+from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
 from covid_cmsf.views.batch import Sample, Views
-from covid_cmsf.views.draws import ViewDraw, draw_view
-from covid_cmsf.views.geometry import cut
-from covid_cmsf.views.making import finish_view
+from covid_cmsf.views.config import ViewConfig
 from covid_cmsf.views.modalities import Modality
-from covid_cmsf.views.pairing import ViewPlan, plan_pair
-from covid_cmsf.views.settings import ViewSettings
+from covid_cmsf.views.ops import crop_resize
+from covid_cmsf.views.pipeline import finish_view
+from covid_cmsf.views.presets import ViewSpec, get_preset, sample_view_specs
 
 MAX_REPLACEMENTS = 10  # videos tried in place of one that can't be read
 
 
 @dataclass(frozen=True)
-class Key:
+class SampleKey:
     """Which sample: `position` is its place in the epoch's global order, so that repeats of a video differ."""
 
     epoch: int
@@ -45,25 +44,25 @@ class ViewDataset(Dataset[Sample]):
         self,
         clips: Clips,
         records: Sequence[ClipRecord],
-        settings: ViewSettings,
+        config: ViewConfig,
         *,
         seed: int,
         defer: bool = False,
         online: Sequence[str] | None = None,
         target: Sequence[str] | None = None,
     ) -> None:
-        self.clips, self.settings, self.seed, self.defer = clips, settings, seed, defer
-        self.modalities = settings.chosen()
-        self._in_view = [
-            [chosen for chosen in self.modalities if names is None or chosen.name in names]
+        self.clips, self.config, self.seed, self.defer = clips, config, seed, defer
+        self.modalities = config.get_modalities()
+        self._view_modalities = [
+            [modality for modality in self.modalities if names is None or modality.name in names]
             for names in (online, target)
         ]
-        absent = [chosen.name for chosen in self.modalities if chosen.stored not in clips.modalities]
-        if absent:
+        missing = [modality.name for modality in self.modalities if modality.stored_modality not in clips.modalities]
+        if missing:
             raise ValueError(
-                f"these clips have {', '.join(clips.modalities)}; there is nothing to read {absent[0]} from"
+                f"these clips have {', '.join(clips.modalities)}; there is nothing to read {missing[0]} from"
             )
-        self.records = [record for record in records if usable_frames(record, self.modalities) >= 1]
+        self.records = [record for record in records if num_usable_frames(record, self.modalities) >= 1]
         if not self.records:
             raise ValueError("no video has enough frames for these views")
         names = sorted({record.source for record in self.records})
@@ -72,92 +71,101 @@ class ViewDataset(Dataset[Sample]):
     def __len__(self) -> int:
         return len(self.records)
 
-    def __getitem__(self, key: Key) -> Sample:
+    def __getitem__(self, key: SampleKey) -> Sample:
         rng = np.random.default_rng([self.seed, key.epoch, key.position])
-        video, fault = key.video, ""
+        video, read_error = key.video, ""
         for _ in range(MAX_REPLACEMENTS):
             try:
-                return self._sample(video, np.random.default_rng(rng.integers(2**63)), fault)
+                return self._make_sample(video, np.random.default_rng(rng.integers(2**63)), read_error)
             except (ValueError, OSError) as error:
-                fault = fault or f"{self.records[video].video_id}: {error}"
+                read_error = read_error or f"{self.records[video].video_id}: {error}"
                 video = int(rng.integers(len(self.records)))
-        raise RuntimeError(f"{MAX_REPLACEMENTS} videos in a row could not be read; the first: {fault}")
+        raise RuntimeError(f"{MAX_REPLACEMENTS} videos in a row could not be read; the first: {read_error}")
 
-    def _sample(self, video: int, rng: np.random.Generator, fault: str) -> Sample:
-        record, settings = self.records[video], self.settings
-        plans = plan_pair(settings.pairing, rng, num_clips=settings.num_clips)
-        lengths = {"length": settings.length, "stride": settings.stride}
-        numbers = two_clips(usable_frames(record, self.modalities), rng, short=settings.short, **lengths)
-        stored = self._read(record, [numbers[plan.clip] for plan in plans], int(rng.integers(settings.length)))
-        views, draws = [], []
-        for view, plan in enumerate(plans):
-            made, drawn = self._view(stored[view], plan, rng, self._in_view[view])
-            views.append(made)
-            draws.append(drawn)
+    def _make_sample(self, video: int, rng: np.random.Generator, read_error: str) -> Sample:
+        record, config = self.records[video], self.config
+        specs = sample_view_specs(config.pairing, rng, num_clips=config.num_clips)
+        lengths = {"length": config.length, "stride": config.stride}
+        frame_indices = two_clips(num_usable_frames(record, self.modalities), rng, pad_mode=config.pad_mode, **lengths)
+        stored = self._read(record, [frame_indices[spec.clip] for spec in specs], int(rng.integers(config.length)))
+        views, params = [], []
+        for view, spec in enumerate(specs):
+            modality_views, modality_params = self._make_view(stored[view], spec, rng, self._view_modalities[view])
+            views.append(modality_views)
+            params.append(modality_params)
         source, label = self._source_of[record.source], record.label
-        return Sample(tuple(views), video, source, label, fault, tuple(draws) if self.defer else ())
+        return Sample(tuple(views), video, source, label, read_error, tuple(params) if self.defer else ())
 
-    def _view(
-        self, stored: Views, plan: ViewPlan, rng: np.random.Generator, wanted: Sequence[Modality]
-    ) -> tuple[Views, dict[str, ViewDraw]]:
+    def _make_view(
+        self, stored: Views, spec: ViewSpec, rng: np.random.Generator, wanted: Sequence[Modality]
+    ) -> tuple[Views, dict[str, AugmentParams]]:
         """One view in the wanted modalities. With shared geometry all modalities start from the same dice."""
-        made: Views = {}
-        drawn: dict[str, ViewDraw] = {}
-        dice = rng.integers(2**63)
-        for chosen in self.modalities:
-            if not self.settings.share_geometry:
-                dice = rng.integers(2**63)
-            if chosen not in wanted:
+        modality_views: Views = {}
+        modality_params: dict[str, AugmentParams] = {}
+        params_seed = rng.integers(2**63)
+        for modality in self.modalities:
+            if not self.config.share_geometry:
+                params_seed = rng.integers(2**63)
+            if modality not in wanted:
                 continue
-            codes = stored[chosen.name]
-            size = self.settings.frame_size if chosen.single_frame else self.settings.size
-            augmentation = preset(
-                plan.preset, chosen.kind, size=size, scale=self.settings.crop, blur=self.settings.blur
+            raw = stored[modality.name]
+            size = self.config.frame_size if modality.single_frame else self.config.size
+            augmentation = get_preset(
+                spec.preset, modality.kind, size=size, scale=self.config.crop, blur=self.config.blur
             )
-            height, width = codes.shape[-2:]
-            draw = draw_view(augmentation, np.random.default_rng(dice), height=height, width=width)
-            view = cut(codes, draw.geometry, augmentation.size)
+            height, width = raw.shape[-2:]
+            augment_params = sample_augment_params(
+                augmentation, np.random.default_rng(params_seed), height=height, width=width
+            )
+            view = crop_resize(raw, augment_params.geometry, augmentation.size)
             bound = self.clips.flow_bound
-            made[chosen.name] = view if self.defer else finish_view(view, draw, chosen, flow_bound=bound)
-            drawn[chosen.name] = draw
-        return made, drawn
+            modality_views[modality.name] = (
+                view if self.defer else finish_view(view, augment_params, modality, flow_bound=bound)
+            )
+            modality_params[modality.name] = augment_params
+        return modality_views, modality_params
 
-    def _read(self, record: ClipRecord, numbers: list[list[int]], single: int) -> list[Views]:
+    def _read(self, record: ClipRecord, frame_indices: list[list[int]], single: int) -> list[Views]:
         """The stored frames of each view; what several views or modalities need is decoded once."""
         wanted: dict[str, set[int]] = {}
-        for one, in_view in zip(numbers, self._in_view, strict=True):
-            for chosen in in_view:
-                wanted.setdefault(chosen.stored, set()).update(frames_of(chosen, one, single=single))
+        for one, in_view in zip(frame_indices, self._view_modalities, strict=True):
+            for modality in in_view:
+                wanted.setdefault(modality.stored_modality, set()).update(required_frames(modality, one, single=single))
         decoded: dict[str, tuple[dict[int, int], Tensor]] = {}
         for stored, frames in wanted.items():
             ordered = sorted(frames)
-            place = {number: index for index, number in enumerate(ordered)}
-            decoded[stored] = place, self.clips.read_codes(record, stored, ordered)
+            position_of = {number: index for index, number in enumerate(ordered)}
+            decoded[stored] = position_of, self.clips.read_raw(record, stored, ordered)
         return [
-            {chosen.name: _pick(*decoded[chosen.stored], frames_of(chosen, one, single=single)) for chosen in in_view}
-            for one, in_view in zip(numbers, self._in_view, strict=True)
+            {
+                modality.name: _gather_frames(
+                    *decoded[modality.stored_modality], required_frames(modality, one, single=single)
+                )
+                for modality in in_view
+            }
+            for one, in_view in zip(frame_indices, self._view_modalities, strict=True)
         ]
 
 
-def usable_frames(record: ClipRecord, modalities: Sequence[Modality]) -> int:
+def num_usable_frames(record: ClipRecord, modalities: Sequence[Modality]) -> int:
     """Frame numbers that all modalities have: flow may be shorter than RGB, differences need the next frame."""
     counts = [record.num_frames]
-    counts += [record.num_flow for chosen in modalities if chosen.stored == "flow"]
-    counts += [record.num_frames - 1 for chosen in modalities if chosen.differences]
+    counts += [record.num_flow for modality in modalities if modality.stored_modality == "flow"]
+    counts += [record.num_frames - 1 for modality in modalities if modality.frame_difference]
     return min(counts)
 
 
-def frames_of(chosen: Modality, numbers: list[int], *, single: int) -> list[int]:
+def required_frames(modality: Modality, frame_indices: list[int], *, single: int) -> list[int]:
     """The stored frames that a modality needs for these frame numbers; `single` chooses that of a single frame."""
-    if chosen.single_frame:
-        return [numbers[single]]
-    if chosen.differences:
-        return numbers + [number + 1 for number in numbers]
-    return numbers
+    if modality.single_frame:
+        return [frame_indices[single]]
+    if modality.frame_difference:
+        return frame_indices + [number + 1 for number in frame_indices]
+    return frame_indices
 
 
-def _pick(place: dict[int, int], frames: Tensor, numbers: list[int]) -> Tensor:
-    wanted = [place[number] for number in numbers]
+def _gather_frames(position_of: dict[int, int], frames: Tensor, frame_indices: list[int]) -> Tensor:
+    wanted = [position_of[number] for number in frame_indices]
     if wanted == list(range(wanted[0], wanted[0] + len(wanted))):
         return frames[wanted[0] : wanted[0] + len(wanted)]  # a view, not a copy
     return frames[torch.tensor(wanted)]

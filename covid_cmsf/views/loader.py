@@ -11,13 +11,13 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from covid_cmsf.views.batch import Batch, collate
-from covid_cmsf.views.dataset import Key, ViewDataset
+from covid_cmsf.views.dataset import SampleKey, ViewDataset
 
-MAX_REPLACED = 0.01  # share of unreadable clips at which a run stops
-MIN_SEEN = 200  # clips seen before that share means anything
+MAX_REPLACED_FRACTION = 0.01  # share of unreadable clips at which a run stops
+MIN_CLIPS_SEEN = 200  # clips seen before that share means anything
 
 
-class EpochSampler(Sampler[list[Key]]):
+class EpochSampler(Sampler[list[SampleKey]]):
     """Batches of keys. The order depends on seed and epoch alone, never on the number of processes or workers.
 
     With several processes, `batch_size` is each one's share: together they see the batches that one process with
@@ -32,7 +32,7 @@ class EpochSampler(Sampler[list[Key]]):
         self._num_videos, self._num_keys = len(data), len(data) * repeat
         self._batch_size, self._seed = batch_size, seed
         self._rank, self._world_size = rank, world_size
-        self.epoch, self._first, self._stopped = 0, 0, False
+        self.epoch, self._first_batch, self._stopped = 0, 0, False
         if self.num_batches == 0:
             raise ValueError(
                 f"{self._num_keys} videos do not fill one batch of {batch_size * world_size}; "
@@ -46,24 +46,26 @@ class EpochSampler(Sampler[list[Key]]):
 
     def start_at(self, epoch: int, batch: int = 0) -> None:
         """The next iteration is this epoch's, from this batch on."""
-        self.epoch, self._first, self._stopped = epoch, batch, False
+        self.epoch, self._first_batch, self._stopped = epoch, batch, False
 
     def stop(self) -> None:
         """The running iteration ends."""
         self._stopped = True
 
     def __len__(self) -> int:
-        return self.num_batches - self._first
+        return self.num_batches - self._first_batch
 
-    def __iter__(self) -> Iterator[list[Key]]:
-        epoch, first, self._first = self.epoch, self._first, 0
+    def __iter__(self) -> Iterator[list[SampleKey]]:
+        epoch, first, self._first_batch = self.epoch, self._first_batch, 0
         rng = np.random.default_rng([self._seed, epoch])
         order = rng.permutation(self._num_keys) % self._num_videos
         for batch in range(first, self.num_batches):
             if self._stopped:
                 return
             start = (batch * self._world_size + self._rank) * self._batch_size
-            yield [Key(epoch, place, int(order[place])) for place in range(start, start + self._batch_size)]
+            yield [
+                SampleKey(epoch, position, int(order[position])) for position in range(start, start + self._batch_size)
+            ]
 
 
 class ViewLoader:
@@ -84,18 +86,22 @@ class ViewLoader:
         self.sampler = EpochSampler(
             data, batch_size=batch_size, seed=data.seed, rank=rank, world_size=world_size, repeat=repeat
         )
-        self.num_seen, self.num_replaced, self._fault = 0, 0, ""
-        workers: dict[str, Any] = {}
+        self.num_seen, self.num_replaced, self._last_read_error = 0, 0, ""
+        worker_options: dict[str, Any] = {}
         if num_workers:
-            workers = {"persistent_workers": True, "prefetch_factor": prefetch, "multiprocessing_context": "spawn"}
+            worker_options = {
+                "persistent_workers": True,
+                "prefetch_factor": prefetch,
+                "multiprocessing_context": "spawn",
+            }
         self._loader: DataLoader[Any] = DataLoader(
             data,
             batch_sampler=self.sampler,
             num_workers=num_workers,
             collate_fn=partial(collate, modalities=data.modalities, flow_bound=data.clips.flow_bound),
             pin_memory=pin_memory,
-            worker_init_fn=start_worker,
-            **workers,
+            worker_init_fn=init_worker,
+            **worker_options,
         )
 
     @property
@@ -108,26 +114,26 @@ class ViewLoader:
         self.sampler.start_at(epoch, first_batch)
         batches = iter(self._loader)
         try:
-            yield from map(self._count, batches)
+            yield from map(self._count_replaced, batches)
         finally:
             # Workers that are ended in the middle of a batch abort noisily: let them finish what was asked for.
             self.sampler.stop()
             for _ in batches:
                 pass
 
-    def _count(self, batch: Batch) -> Batch:
+    def _count_replaced(self, batch: Batch) -> Batch:
         self.num_seen += len(batch.labels)
         self.num_replaced += batch.num_replaced
-        self._fault = batch.fault or self._fault
-        if self.num_seen >= MIN_SEEN and self.num_replaced > MAX_REPLACED * self.num_seen:
+        self._last_read_error = batch.read_error or self._last_read_error
+        if self.num_seen >= MIN_CLIPS_SEEN and self.num_replaced > MAX_REPLACED_FRACTION * self.num_seen:
             raise RuntimeError(
-                f"{self.num_replaced} of {self.num_seen} clips could not be read; the last: {self._fault}. "
+                f"{self.num_replaced} of {self.num_seen} clips could not be read; the last: {self._last_read_error}. "
                 "`covid-cmsf clips check` finds all damaged files"
             )
         return batch
 
 
-def start_worker(worker: int) -> None:
+def init_worker(worker: int) -> None:
     """One thread, for workers are as many as there are cores; and signals are left to the process that trains.
 
     Job schedulers and Ctrl-C signal all processes at once: workers must live until the step is finished and saved. A
@@ -136,8 +142,8 @@ def start_worker(worker: int) -> None:
     torch.set_num_threads(1)
     for one in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(one, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _obey_the_next)
+    signal.signal(signal.SIGTERM, _restore_default_sigterm)
 
 
-def _obey_the_next(number: int, frame: FrameType | None) -> None:
+def _restore_default_sigterm(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

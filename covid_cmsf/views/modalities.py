@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from covid_cmsf.views.augmentation import Kind
+from covid_cmsf.views.presets import InputKind
 
 FlowStyle = Literal["motion", "coclr"]
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -26,71 +26,78 @@ DIFFERENCE_STD = 0.1
 
 @dataclass(frozen=True)
 class Modality:
-    """One way to look at a clip. `stored` is the store's modality that it reads; `kind` chooses the augmentation."""
+    """One way to look at a clip. `stored_modality` is what it reads; `kind` the augmentation."""
 
     name: str
-    stored: str
-    kind: Kind
+    stored_modality: str
+    kind: InputKind
     num_channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    colored: bool  # color operations make sense
+    has_color: bool  # color operations make sense
     signed_x: bool = False  # channel 0 is a horizontal motion: mirroring negates it
-    differences: bool = False  # of neighboring frames
+    frame_difference: bool = False  # of neighboring frames
     single_frame: bool = False
 
 
 MODALITIES = {
-    "rgb": Modality("rgb", "rgb", "rgb", 3, IMAGENET_MEAN, IMAGENET_STD, colored=True),
-    "flow": Modality("flow", "flow", "flow", 2, (0.0, 0.0), (FLOW_STD, FLOW_STD), colored=False, signed_x=True),
-    "rgbdiff": Modality("rgbdiff", "rgb", "rgb", 3, (0.0,) * 3, (DIFFERENCE_STD,) * 3, colored=True, differences=True),
-    "frame": Modality("frame", "rgb", "image", 3, IMAGENET_MEAN, IMAGENET_STD, colored=True, single_frame=True),
+    "rgb": Modality("rgb", "rgb", "rgb", 3, IMAGENET_MEAN, IMAGENET_STD, has_color=True),
+    "flow": Modality("flow", "flow", "flow", 2, (0.0, 0.0), (FLOW_STD, FLOW_STD), has_color=False, signed_x=True),
+    "rgbdiff": Modality(
+        "rgbdiff", "rgb", "rgb", 3, (0.0,) * 3, (DIFFERENCE_STD,) * 3, has_color=True, frame_difference=True
+    ),
+    "frame": Modality("frame", "rgb", "image", 3, IMAGENET_MEAN, IMAGENET_STD, has_color=True, single_frame=True),
 }
 # What CoCLR's released flow networks were trained on: (128, y, x) as a color picture, mirrored without a sign.
-COCLR_FLOW = Modality("flow", "flow", "flow", 3, IMAGENET_MEAN, IMAGENET_STD, colored=True)
+COCLR_FLOW = Modality("flow", "flow", "flow", 3, IMAGENET_MEAN, IMAGENET_STD, has_color=True)
 
 
-def modality(name: str, *, flow_style: FlowStyle = "motion") -> Modality:
+def get_modality(name: str, *, flow_style: FlowStyle = "motion") -> Modality:
     """The modality of that name; `flow_style="coclr"` feeds flow as released CoCLR weights expect it."""
     if name not in MODALITIES:
         raise ValueError(f"unknown modality {name!r}; choose from {', '.join(MODALITIES)}")
     return COCLR_FLOW if name == "flow" and flow_style == "coclr" else MODALITIES[name]
 
 
-def to_values(codes: Tensor, chosen: Modality, *, flow_bound: float, out: Tensor | None = None) -> Tensor:
+def dequantize(raw: Tensor, modality: Modality, *, flow_bound: float, out: Tensor | None = None) -> Tensor:
     """uint8 (T, C, H, W) -> float: 0..1 for pictures, pixels for flow. CoCLR's flow is a picture of three channels."""
-    t, _, h, w = codes.shape
-    out = torch.empty(t, chosen.num_channels, h, w, device=codes.device) if out is None else out
-    if chosen.stored == "flow" and not chosen.signed_x:
+    t, _, h, w = raw.shape
+    out = torch.empty(t, modality.num_channels, h, w, device=raw.device) if out is None else out
+    if modality.stored_modality == "flow" and not modality.signed_x:
         out[:, 0] = 128
-        out[:, 1:].copy_(codes.flip(1))  # (128, y, x)
+        out[:, 1:].copy_(raw.flip(1))  # (128, y, x)
     else:
-        out.copy_(codes)
-    return out.mul_(2 * flow_bound / 255).sub_(flow_bound) if chosen.signed_x else out.mul_(1 / 255)
+        out.copy_(raw)
+    return out.mul_(2 * flow_bound / 255).sub_(flow_bound) if modality.signed_x else out.mul_(1 / 255)
 
 
-def normalize_(values: Tensor, chosen: Modality) -> Tensor:
+def normalize_(values: Tensor, modality: Modality) -> Tensor:
     """Subtracts the mean and divides by the standard deviation of each channel (dim 1), in place."""
-    mean, std = (torch.tensor(numbers, device=values.device).view(-1, 1, 1) for numbers in (chosen.mean, chosen.std))
+    mean, std = (
+        torch.tensor(numbers, device=values.device).view(-1, 1, 1) for numbers in (modality.mean, modality.std)
+    )
     return values.sub_(mean).div_(std)
 
 
-def normalized(codes: Tensor, chosen: Modality, *, flow_bound: float, mirrored: bool) -> Tensor:
-    """`normalize_(to_values(codes))` in one step, for views without color operations, in the layout of `codes`.
+def dequantize_and_normalize(raw: Tensor, modality: Modality, *, flow_bound: float, flipped: bool) -> Tensor:
+    """`normalize_(dequantize(codes))` in one step, for views without color operations, in the layout of `codes`.
 
     Decoded pictures have their channels innermost (T, H, W, C), and so want the networks: nothing is rearranged.
     """
-    if chosen.signed_x:
-        scales, shifts = [2 * flow_bound / 255 / std for std in chosen.std], [-flow_bound / std for std in chosen.std]
-        if mirrored:
+    if modality.signed_x:
+        scales, shifts = (
+            [2 * flow_bound / 255 / std for std in modality.std],
+            [-flow_bound / std for std in modality.std],
+        )
+        if flipped:
             scales[0], shifts[0] = -scales[0], -shifts[0]
     else:
-        scales = [1 / 255 / std for std in chosen.std]
-        shifts = [-mean / std for mean, std in zip(chosen.mean, chosen.std, strict=True)]
-    scale, shift = (torch.tensor(numbers, device=codes.device) for numbers in (scales, shifts))
-    innermost = codes.permute(0, 2, 3, 1)
-    if not innermost.is_contiguous():
-        return codes.float().mul_(scale.view(-1, 1, 1)).add_(shift.view(-1, 1, 1))
-    t, h, w, c = innermost.shape
-    rows = innermost.reshape(t, h, w * c).float()  # long rows: fast loops
-    return rows.mul_(scale.repeat(w)).add_(shift.repeat(w)).view(t, h, w, c).permute(0, 3, 1, 2)
+        scales = [1 / 255 / std for std in modality.std]
+        shifts = [-mean / std for mean, std in zip(modality.mean, modality.std, strict=True)]
+    scale, shift = (torch.tensor(numbers, device=raw.device) for numbers in (scales, shifts))
+    channels_last = raw.permute(0, 2, 3, 1)
+    if not channels_last.is_contiguous():
+        return raw.float().mul_(scale.view(-1, 1, 1)).add_(shift.view(-1, 1, 1))
+    t, h, w, c = channels_last.shape
+    flat_rows = channels_last.reshape(t, h, w * c).float()  # long rows: fast loops
+    return flat_rows.mul_(scale.repeat(w)).add_(shift.repeat(w)).view(t, h, w, c).permute(0, 3, 1, 2)

@@ -16,8 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from preprocess.flow.frames import to_gray
-from preprocess.flow.parameters import FlowParameters
+from preprocess.flow.base import FlowParameters, to_gray
 
 __all__ = ["BACKENDS", "FlowBackend", "FlowParameters", "choose_backend", "make_flow", "to_gray"]
 
@@ -51,14 +50,14 @@ def make_flow(backend: str, parameters: FlowParameters | None = None, *, device:
     if device is not None and backend != "torch":
         raise ValueError(f"flow backend {backend!r} has no device (got {device!r}); only torch runs on one")
     if backend == "torch":
-        from preprocess.flow.torch_ import TorchFlow
+        from preprocess.flow.torch_backend import TorchFlow
 
         return TorchFlow(parameters, device)
     if backend in ("numba", "numba-fast"):
-        from preprocess.flow.numba_ import NumbaFlow
+        from preprocess.flow.numba_backend import NumbaFlow
 
         return NumbaFlow(parameters, exact=backend == "numba")
-    from preprocess.flow.opencv import OpenCVFlow
+    from preprocess.flow.opencv_backend import OpenCVFlow
 
     return OpenCVFlow(parameters)
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from preprocess.layouts.collection import Collection, Video, shard_of
+from preprocess.layouts.collection import Collection, Video, select_shard
 from preprocess.layouts.folders import scan_flat, scan_folder
 from preprocess.layouts.hmdb51 import scan_hmdb51
 from preprocess.layouts.kinetics import scan_kinetics
 from preprocess.layouts.ucf101 import scan_ucf101
 
-__all__ = ["LAYOUTS", "Collection", "Video", "scan_collection", "shard_of"]
+__all__ = ["LAYOUTS", "Collection", "Video", "scan_collection", "select_shard"]
 
 LAYOUTS = ("ucf101", "hmdb51", "kinetics", "folder", "flat")
 
@@ -24,12 +24,12 @@ def scan_collection(
     source_pattern: str | None = None,
 ) -> Collection:
     """The videos of the collection at `root`. The last three options are for the layouts `folder` and `flat`."""
-    share = 0.25 if test_fraction is None else test_fraction
+    fraction = 0.25 if test_fraction is None else test_fraction
     scanners: dict[str, Callable[[], Collection]] = {
         "ucf101": lambda: scan_ucf101(root, splits),
         "hmdb51": lambda: scan_hmdb51(root, splits),
         "kinetics": lambda: scan_kinetics(root, splits),
-        "folder": lambda: scan_folder(root, test_fraction=share, seed=seed, source_pattern=source_pattern),
+        "folder": lambda: scan_folder(root, test_fraction=fraction, seed=seed, source_pattern=source_pattern),
         "flat": lambda: scan_flat(root, source_pattern=source_pattern),
     }
     assert tuple(scanners) == LAYOUTS

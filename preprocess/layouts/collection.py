@@ -1,5 +1,7 @@
 """What every layout produces."""
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,29 +23,29 @@ class Collection:
 
     videos: list[Video]
     splits: dict[str, dict[str, str]]
-    remarks: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
-def labels_of(class_names: list[str]) -> dict[str, int]:
+def make_labels(class_names: list[str]) -> dict[str, int]:
     """{class: 0-based label} in the given order; a name that stands twice is an error."""
     if len(set(class_names)) != len(class_names):
-        twice = next(name for name in class_names if class_names.count(name) > 1)
-        raise ValueError(f"class {twice!r} stands twice in the class list")
+        duplicate = next(name for name in class_names if class_names.count(name) > 1)
+        raise ValueError(f"class {duplicate!r} stands twice in the class list")
     return {name: label for label, name in enumerate(class_names)}
 
 
-def text_lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """The lines that are not empty, without line ends of any system; odd bytes in names survive."""
     text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
     return [line.strip("\r") for line in text.split("\n") if line.strip()]
 
 
-def missing_remark(listed: int, missing: int, where: str) -> list[str]:
+def missing_files_warning(num_listed: int, num_missing: int, where: str) -> list[str]:
     """A remark when lists name videos that are not on disk."""
-    return [f"{missing} of the {listed} videos listed in {where} are not on disk"] if missing else []
+    return [f"{num_missing} of the {num_listed} videos listed in {where} are not on disk"] if num_missing else []
 
 
-def shard_of(videos: list[Video], shard: str | None) -> list[Video]:
+def select_shard(videos: list[Video], shard: str | None) -> list[Video]:
     """Every n-th video from the i-th on, for `i/n` with i from 1 to n; all of them for None."""
     if shard is None:
         return videos
@@ -51,3 +53,49 @@ def shard_of(videos: list[Video], shard: str | None) -> list[Video]:
     if not slash or not left.isdigit() or not right.isdigit() or not 1 <= int(left) <= int(right):
         raise ValueError(f"--shard {shard!r} is not of the form i/n with 1 <= i <= n, for example 2/8")
     return videos[int(left) - 1 :: int(right)]
+
+
+# Finding the video files below a folder.
+
+EXTENSIONS = frozenset(
+    f".{ending}" for ending in "3gp asf avi flv m2ts m4v mkv mov mp4 mpeg mpg mts ogv ts vob webm wmv y4m".split()
+)
+
+
+def find_videos(root: Path) -> list[Path]:
+    """Paths of the video files below `root`, relative to it, sorted; links to folders are followed, loops are not."""
+    if not root.is_dir():
+        raise FileNotFoundError(f"no folder of videos at {root}")
+    found = sorted(_walk(root, root.stat(), set()))
+    if not found:
+        raise ValueError(f"no video files below {root} (looked for {' '.join(sorted(EXTENSIONS))})")
+    return [path.relative_to(root) for path in found]
+
+
+def _walk(folder: Path, status: os.stat_result, seen: set[tuple[int, int]]) -> Iterator[Path]:
+    identity = (status.st_dev, status.st_ino)
+    if identity in seen:
+        return
+    seen.add(identity)
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir():
+                yield from _walk(Path(entry.path), entry.stat(), seen)
+            elif Path(entry.name).suffix.lower() in EXTENSIONS:
+                yield Path(entry.path)
+
+
+def make_video_ids(paths: list[Path]) -> dict[Path, str]:
+    """{relative path: video id}: the path without its ending, with it where two files differ only there."""
+    stems = [path.with_suffix("").as_posix() for path in paths]
+    counts: dict[str, int] = {}
+    for stem in stems:
+        counts[stem] = counts.get(stem, 0) + 1
+    ids = {path: stem if counts[stem] == 1 else path.as_posix() for path, stem in zip(paths, stems, strict=True)}
+    taken: dict[str, Path] = {}
+    for path, video_id in ids.items():
+        if taken.setdefault(video_id, path) != path:
+            raise ValueError(f"{path} and {taken[video_id]} would both be called {video_id!r}; rename one of them")
+    return ids

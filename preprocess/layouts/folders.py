@@ -4,35 +4,36 @@ import hashlib
 import re
 from pathlib import Path
 
-from preprocess.layouts.collection import Collection, Video, labels_of
-from preprocess.scan import find_videos, video_ids
+from preprocess.layouts.collection import Collection, Video, find_videos, make_labels, make_video_ids
 
 
 def scan_folder(root: Path, *, test_fraction: float, seed: int, source_pattern: str | None) -> Collection:
     """Class folders: the first folder below `root` is the class. The split is made by source, class by class."""
     if not 0 <= test_fraction < 1:
         raise ValueError(f"the test fraction must be at least 0 and below 1, not {test_fraction}")
-    ids = video_ids(find_videos(root))
-    loose = [path for path in ids if len(path.parts) == 1]
-    if loose:
-        raise ValueError(f"{root / loose[0]} is in no class folder; use the layout `flat` for unlabeled videos")
-    labels = labels_of(sorted({path.parts[0] for path in ids}))
+    ids = make_video_ids(find_videos(root))
+    unclassified = [path for path in ids if len(path.parts) == 1]
+    if unclassified:
+        raise ValueError(f"{root / unclassified[0]} is in no class folder; use the layout `flat` for unlabeled videos")
+    labels = make_labels(sorted({path.parts[0] for path in ids}))
     videos = [
-        Video(root / path, video_id, _source(path, video_id, source_pattern), path.parts[0], labels[path.parts[0]])
+        Video(root / path, video_id, _source_name(path, video_id, source_pattern), path.parts[0], labels[path.parts[0]])
         for path, video_id in ids.items()
     ]
-    test = _test_sources(videos, test_fraction, seed)
+    test = _choose_test_sources(videos, test_fraction, seed)
     return Collection(videos, {"1": {v.video_id: "test" if v.source in test else "train" for v in videos}})
 
 
 def scan_flat(root: Path, *, source_pattern: str | None) -> Collection:
     """Unlabeled videos in any folders: label -1, all of them training material."""
-    ids = video_ids(find_videos(root))
-    videos = [Video(root / path, video_id, _source(path, video_id, source_pattern)) for path, video_id in ids.items()]
+    ids = make_video_ids(find_videos(root))
+    videos = [
+        Video(root / path, video_id, _source_name(path, video_id, source_pattern)) for path, video_id in ids.items()
+    ]
     return Collection(videos, {"1": {video.video_id: "train" for video in videos}})
 
 
-def _source(path: Path, video_id: str, pattern: str | None) -> str:
+def _source_name(path: Path, video_id: str, pattern: str | None) -> str:
     """What the pattern's first group (or the whole match) finds in the path; without a pattern, the video itself."""
     if pattern is None:
         return video_id
@@ -46,17 +47,17 @@ def _source(path: Path, video_id: str, pattern: str | None) -> str:
     return found
 
 
-def _test_sources(videos: list[Video], fraction: float, seed: int) -> set[str]:
+def _choose_test_sources(videos: list[Video], fraction: float, seed: int) -> set[str]:
     """Sources for the test part, drawn class by class; a source in several classes counts for its first one."""
-    class_of: dict[str, str] = {}
+    first_class: dict[str, str] = {}
     for video in videos:
-        class_of.setdefault(video.source, video.class_name)
+        first_class.setdefault(video.source, video.class_name)
     test: set[str] = set()
-    for class_name in set(class_of.values()):
-        sources = [source for source, name in class_of.items() if name == class_name]
+    for class_name in set(first_class.values()):
+        sources = [source for source, name in first_class.items() if name == class_name]
         sources.sort(key=lambda source: hashlib.sha256(f"{seed}\0{source}".encode("utf-8", "surrogateescape")).digest())
-        wanted = round(fraction * len(sources))
+        num_test = round(fraction * len(sources))
         if fraction > 0 and len(sources) > 1:
-            wanted = min(max(wanted, 1), len(sources) - 1)  # both parts see every class that has two sources
-        test.update(sources[:wanted])
+            num_test = min(max(num_test, 1), len(sources) - 1)  # both parts see every class that has two sources
+        test.update(sources[:num_test])
     return test

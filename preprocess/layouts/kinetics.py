@@ -7,10 +7,16 @@ published videos no longer exist, so rows without a file are counted, not an err
 import csv
 from pathlib import Path
 
-from preprocess.layouts.collection import Collection, Video, labels_of, missing_remark
-from preprocess.scan import find_videos, video_ids
+from preprocess.layouts.collection import (
+    Collection,
+    Video,
+    find_videos,
+    make_labels,
+    make_video_ids,
+    missing_files_warning,
+)
 
-PARTS = {"train": "train", "training": "train", "val": "val", "validate": "val", "validation": "val", "test": "test"}
+SUBSETS = {"train": "train", "training": "train", "val": "val", "validate": "val", "validation": "val", "test": "test"}
 
 
 def scan_kinetics(root: Path, splits: Path | None) -> Collection:
@@ -20,19 +26,19 @@ def scan_kinetics(root: Path, splits: Path | None) -> Collection:
     lists = sorted(splits.glob("*.csv")) if splits.is_dir() else [splits]
     if not lists:
         raise ValueError(f"{splits} has no .csv list")
-    rows = [row for path in lists for row in _rows(path)]
-    labels = labels_of(sorted({row["label"] for row in rows if row["label"]}))
-    ids = video_ids(find_videos(root))
+    rows = [row for path in lists for row in _read_rows(path)]
+    labels = make_labels(sorted({row["label"] for row in rows if row["label"]}))
+    ids = make_video_ids(find_videos(root))
     by_stem: dict[str, list[Path]] = {}
     for path in ids:
         by_stem.setdefault(path.stem, []).append(path)
     videos: dict[str, Video] = {}
     split: dict[str, str] = {}
-    missing = 0
+    num_missing = 0
     for row in rows:
-        file = _file_of(row, by_stem)
+        file = _find_file(row, by_stem)
         if file is None:
-            missing += 1
+            num_missing += 1
             continue
         video_id, class_name = ids[file], row["label"]
         if video_id in split:
@@ -43,26 +49,26 @@ def scan_kinetics(root: Path, splits: Path | None) -> Collection:
     if not videos:
         raise ValueError(f"no row of {splits} has a file below {root} (looked for <youtube_id>_<start>_<end>.*)")
     ordered = [videos[video_id] for video_id in sorted(videos)]
-    return Collection(ordered, {"1": split}, missing_remark(len(rows), missing, str(splits)))
+    return Collection(ordered, {"1": split}, missing_files_warning(len(rows), num_missing, str(splits)))
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def _read_rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         rows = [dict(row) for row in csv.DictReader(file)]
     for number, row in enumerate(rows, start=2):
         if not row.get("youtube_id"):
             raise ValueError(f"{path}, row {number}: no youtube_id; columns are {', '.join(map(str, row))}")
-        part = row.get("split") or path.stem.rsplit("_", 1)[-1]
-        if part not in PARTS:
-            raise ValueError(f"{path}, row {number}: split {part!r}; expected one of {', '.join(PARTS)}")
+        subset = row.get("split") or path.stem.rsplit("_", 1)[-1]
+        if subset not in SUBSETS:
+            raise ValueError(f"{path}, row {number}: split {subset!r}; expected one of {', '.join(SUBSETS)}")
         for column in ("time_start", "time_end"):
             if row.get(column) and not row[column].replace(".", "", 1).isdigit():
                 raise ValueError(f"{path}, row {number}: {column} is {row[column]!r}, not a number of seconds")
-        row["split"], row["label"] = PARTS[part], row.get("label") or ""
+        row["split"], row["label"] = SUBSETS[subset], row.get("label") or ""
     return rows
 
 
-def _file_of(row: dict[str, str], by_stem: dict[str, list[Path]]) -> Path | None:
+def _find_file(row: dict[str, str], by_stem: dict[str, list[Path]]) -> Path | None:
     """The row's file; where one clip lies in several folders, the one in a folder named after its class."""
     names = [row["youtube_id"]]
     if row.get("time_start") and row.get("time_end"):

@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from covid_cmsf import __version__
-from tests.videos import make_ucf
+from tests.factories import make_ucf
 
 COMMAND = [sys.executable, "-m", "covid_cmsf"]
 
 
-def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=120)
+def run(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *map(str, args)], capture_output=True, text=True, timeout=120)
 
 
 def test_version_and_help() -> None:
     assert run("--version").stdout.strip() == f"covid-cmsf {__version__}"
-    for words in ([], ["preprocess"], ["clips"], ["clips", "show"], ["doctor"], ["demo-videos"]):
-        result = run(*words, "--help")
+    for args in ([], ["preprocess"], ["clips"], ["clips", "show"], ["doctor"], ["demo-videos"]):
+        result = run(*args, "--help")
         assert result.returncode == 0 and "Usage" in result.stdout, result.stderr
 
 
@@ -30,7 +30,7 @@ def test_help_comes_without_heavy_imports() -> None:
 
 
 def test_preprocessing_workers_do_not_import_torch() -> None:
-    code = "import sys, preprocess.convert, preprocess.run, preprocess.settings; print('torch' in sys.modules)"
+    code = "import sys, preprocess.convert, preprocess.run, preprocess.config; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
@@ -38,13 +38,13 @@ def test_doctor_says_whether_all_is_well(tmp_path: Path) -> None:
     result = run("doctor", tmp_path, "--json")
     report = json.loads(result.stdout)
     assert (result.returncode == 0) == report["healthy"]
-    assert {"python", "torch", "H.264", "OpenCV TV-L1"} <= {finding["what"] for finding in report["findings"]}
+    assert {"python", "torch", "H.264", "OpenCV TV-L1"} <= {finding["name"] for finding in report["checks"]}
 
 
 def test_doctor_is_unhappy_with_a_place_that_cannot_be_written() -> None:
     result = run("doctor", "/proc/nowhere", "--json")
-    bad = [f for f in json.loads(result.stdout)["findings"] if f["verdict"] == "bad"]
-    assert result.returncode == 1 and [finding["what"] for finding in bad] == ["/proc/nowhere"]
+    bad = [f for f in json.loads(result.stdout)["checks"] if f["status"] == "error"]
+    assert result.returncode == 1 and [finding["name"] for finding in bad] == ["/proc/nowhere"]
 
 
 @pytest.mark.slow
@@ -64,11 +64,11 @@ def test_from_videos_to_a_picture(tmp_path: Path) -> None:
 
 
 def test_wrong_words_are_one_line(tmp_path: Path) -> None:
-    for words in (
+    for args in (
         ["clips", "info", tmp_path / "no"],
         ["clips", "check", tmp_path],
         ["preprocess", tmp_path / "no", "--out", "x"],
     ):
-        result = run(*words)
+        result = run(*args)
         assert result.returncode == 2 and result.stderr.startswith("error: ") and "Traceback" not in result.stderr
     assert "Traceback" in run("clips", "info", tmp_path / "no", "--debug").stderr

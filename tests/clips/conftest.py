@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from covid_cmsf.clips import ClipStore
+from tests.factories import make_ucf
 from tests.preprocess.commands import preprocess
-from tests.videos import make_ucf
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covid_cmsf.clips.decoders import DECODERS, choose_decoder, open_video, sane_fps
-from tests.videos import moving_square, write_video
+from covid_cmsf.clips.decoders import DECODERS, choose_decoder, open_video, valid_fps
+from tests.factories import moving_square, write_video
 
 
 def all_frames(path: Path, decoder: str) -> np.ndarray:
@@ -91,8 +91,8 @@ def test_wrong_decoders_and_paths_are_named(tmp_path: Path) -> None:
 def test_absurd_frame_rates_become_the_default() -> None:
     from fractions import Fraction
 
-    assert sane_fps(None) == sane_fps(Fraction(0)) == sane_fps(Fraction(90000)) == 25
-    assert sane_fps(Fraction(30000, 1001)) == Fraction(30000, 1001)
+    assert valid_fps(None) == valid_fps(Fraction(0)) == valid_fps(Fraction(90000)) == 25
+    assert valid_fps(Fraction(30000, 1001)) == Fraction(30000, 1001)
 
 
 @pytest.mark.real

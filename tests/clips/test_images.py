@@ -10,9 +10,9 @@ import torchvision
 from PIL import Image
 
 from covid_cmsf.clips import open_clips
-from covid_cmsf.clips.images.address import is_image_address, parse_address
-from covid_cmsf.clips.images.classes import CMC100, class_list
-from tests.pictures import make_idx_folder, make_image_folder, picture, write_idx
+from covid_cmsf.clips.images.classes import CMC100, resolve_class_list
+from covid_cmsf.clips.images.uri import is_image_uri, parse_uri
+from tests.factories import make_idx_folder, make_image, make_image_folder, write_idx
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # Debian's package dataset-fashion-mnist
 
@@ -24,10 +24,10 @@ def test_a_folder_of_images_reads_like_torchvisions(tmp_path: Path) -> None:
     train = images.select("1", "train")
     assert [record.label for record in train] == peer.targets and len(images.select("1", "test")) == 9
     for record, (expected, _) in zip(train, peer, strict=True):
-        found = images.read_codes(record, "rgb", [0, 0])
+        found = images.read_raw(record, "rgb", [0, 0])
         assert found.dtype == torch.uint8 and found.shape == (2, 3, 20, 20)
         assert np.array_equal(found[1].permute(1, 2, 0).numpy(), np.asarray(expected))
-    assert images.still and images.modalities == ("rgb",)
+    assert images.is_image and images.modalities == ("rgb",)
     assert train[0].video_id == "train/class0/train_0_0.png" and train[0].class_name == "class0"
 
 
@@ -37,7 +37,7 @@ def test_val_beside_test_stays_val(tmp_path: Path) -> None:
     make_image_folder(tmp_path / "other")
     (tmp_path / "other" / "train").rename(root / "train")
     images = open_clips(root)
-    assert {part: len(images.select("1", part)) for part in ("train", "val", "test")} == {
+    assert {subset: len(images.select("1", subset)) for subset in ("train", "val", "test")} == {
         "train": 24,
         "val": 24,
         "test": 9,
@@ -49,8 +49,8 @@ def test_idx_files_are_read(tmp_path: Path, suffix: str) -> None:
     images = open_clips(make_idx_folder(tmp_path / "idx", suffix=suffix))
     train = images.select("1", "train")
     assert [record.label for record in train[:4]] == [0, 1, 2, 0] and len(images.select("1", "test")) == 9
-    found = images.read_codes(train[4], "rgb", [0])
-    assert np.array_equal(found[0, 2].numpy(), picture(1, 4)[..., 0]) and torch.equal(found[0, 0], found[0, 2])
+    found = images.read_raw(train[4], "rgb", [0])
+    assert np.array_equal(found[0, 2].numpy(), make_image(1, 4)[..., 0]) and torch.equal(found[0, 0], found[0, 2])
 
 
 def test_damaged_idx_files_are_named(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_torchvision_sets_open_by_name(tmp_path: Path) -> None:
     again = open_clips(root)
     assert [r.label for r in images.records] == [r.label for r in again.records]
     assert images.records[0].class_name == "T-shirt/top"
-    one, other = (c.read_codes(c.records[7], "rgb", [0]) for c in (images, again))
+    one, other = (c.read_raw(c.records[7], "rgb", [0]) for c in (images, again))
     assert torch.equal(one, other)
 
 
@@ -95,16 +95,16 @@ def test_missing_sets_say_where_they_were_sought(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "words"),
+    ("uri", "words"),
     [
         ("/x?clases=a", "unknown option 'clases'; there are classes, per_class"),
         ("/x?root=a", "unknown option 'root'"),
         ("torchvision:X?rot=a", "there are root, download"),
     ],
 )
-def test_typos_in_addresses_are_errors(address: str, words: str) -> None:
+def test_typos_in_addresses_are_errors(uri: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        parse_address(address)
+        parse_uri(uri)
 
 
 def test_bad_values_in_addresses_are_errors(tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_bad_values_in_addresses_are_errors(tmp_path: Path) -> None:
 
 def test_ordinary_clips_are_no_images(tmp_path: Path) -> None:
     (tmp_path / "why?").mkdir()
-    assert not is_image_address(str(tmp_path / "why?"))
-    assert not is_image_address(str(tmp_path)) and not is_image_address(str(tmp_path / "nothing"))
+    assert not is_image_uri(str(tmp_path / "why?"))
+    assert not is_image_uri(str(tmp_path)) and not is_image_uri(str(tmp_path / "nothing"))
 
 
 def test_classes_and_counts_can_be_chosen(tmp_path: Path) -> None:
@@ -136,11 +136,11 @@ def test_classes_and_counts_can_be_chosen(tmp_path: Path) -> None:
 def test_official100_is_numpys_permutation_of_seed_1234_and_cmc100_has_a_hundred_classes() -> None:
     assert len(set(CMC100)) == 100
     there = sorted({*CMC100, *(f"n9{i:07d}" for i in range(900))})
-    picked = class_list("official100", there)
+    picked = resolve_class_list("official100", there)
     numbers = np.random.RandomState(1234).permutation(1000)[:100]
     assert picked == sorted(there[i] for i in numbers) and len(set(picked)) == 100
     with pytest.raises(ValueError, match="1000 classes; here are 3"):
-        class_list("official100", ["a", "b", "c"])
+        resolve_class_list("official100", ["a", "b", "c"])
 
 
 def test_broken_images_are_errors_with_their_path(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_broken_images_are_errors_with_their_path(tmp_path: Path) -> None:
     images = open_clips(root)
     record = next(r for r in images.records if r.video_id.endswith("train_1_0.png"))
     with pytest.raises(ValueError, match=r"train_1_0.png is not a readable image"):
-        images.read_codes(record, "rgb", [0])
+        images.read_raw(record, "rgb", [0])
 
 
 def test_gray_and_transparent_files_become_rgb(tmp_path: Path) -> None:
@@ -160,15 +160,15 @@ def test_gray_and_transparent_files_become_rgb(tmp_path: Path) -> None:
     images = open_clips(root)
     for name in ("a", "b"):
         record = next(r for r in images.records if r.video_id.endswith(f"{name}.png"))
-        assert images.read_codes(record, "rgb", [0]).shape == (1, 3, 9, 7)
+        assert images.read_raw(record, "rgb", [0]).shape == (1, 3, 9, 7)
 
 
 def test_images_travel_to_worker_processes(tmp_path: Path) -> None:
-    for address in (make_image_folder(tmp_path / "a"), make_idx_folder(tmp_path / "b")):
-        images = open_clips(address)
+    for uri in (make_image_folder(tmp_path / "a"), make_idx_folder(tmp_path / "b")):
+        images = open_clips(uri)
         there = pickle.loads(pickle.dumps(images))
         record = images.records[3]
-        assert torch.equal(there.read_codes(record, "rgb", [0]), images.read_codes(record, "rgb", [0]))
+        assert torch.equal(there.read_raw(record, "rgb", [0]), images.read_raw(record, "rgb", [0]))
 
 
 @pytest.mark.skipif(not FASHION_MNIST.is_dir(), reason="the Debian package dataset-fashion-mnist is not installed")
@@ -176,4 +176,4 @@ def test_fashion_mnist_is_whole() -> None:
     images = open_clips(FASHION_MNIST)
     assert len(images.select("1", "train")) == 60000 and len(images.select("1", "test")) == 10000
     assert np.bincount([r.label for r in images.records]).tolist() == [7000] * 10
-    assert images.read_codes(images.records[0], "rgb", [0]).shape == (1, 3, 28, 28)
+    assert images.read_raw(images.records[0], "rgb", [0]).shape == (1, 3, 28, 28)

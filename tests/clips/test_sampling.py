@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from covid_cmsf.clips.sampling import random_clip, short_clip, sliding_windows, spread_windows, two_clips
+from covid_cmsf.clips.sampling import pad_clip, random_clip, sliding_windows, spread_windows, two_clips
 
 
 def test_every_start_that_fits_is_drawn_equally_often() -> None:
@@ -28,12 +28,12 @@ def test_two_clips_are_independent() -> None:
 
 
 def test_short_videos_are_padded_in_front_as_coclr_does_or_looped() -> None:
-    assert short_clip(20, length=32) == [0] * 12 + list(range(20))
-    assert short_clip(5, length=4, stride=2) == [0, 0, 2, 4]
-    assert short_clip(3, length=7, short="loop") == [0, 1, 2, 0, 1, 2, 0]
+    assert pad_clip(20, length=32) == [0] * 12 + list(range(20))
+    assert pad_clip(5, length=4, stride=2) == [0, 0, 2, 4]
+    assert pad_clip(3, length=7, pad_mode="loop") == [0, 1, 2, 0, 1, 2, 0]
     assert random_clip(1, np.random.default_rng(0), length=3) == [0, 0, 0]
     with pytest.raises(ValueError, match="choose from pad, loop"):
-        short_clip(3, length=7, short="mirror")  # type: ignore[arg-type]
+        pad_clip(3, length=7, pad_mode="mirror")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("num_frames", "length", "stride"), [(100, 32, 1), (32, 32, 1), (61, 8, 2), (9, 16, 1)])
@@ -43,7 +43,7 @@ def test_sliding_windows_equal_a_slow_twin(num_frames: int, length: int, stride:
         slow.append([start + stride * i for i in range(length)])
         start += length * stride // 2 - 1
     found = sliding_windows(num_frames, length=length, stride=stride)
-    assert found == (slow or [short_clip(num_frames, length=length, stride=stride)])
+    assert found == (slow or [pad_clip(num_frames, length=length, stride=stride)])
 
 
 def test_spread_windows_reach_from_the_first_frame_to_the_last() -> None:

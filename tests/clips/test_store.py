@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from covid_cmsf.clips import Clips, ClipStore, open_clips
-from covid_cmsf.clips.coclr_lmdb import CoclrLmdb
 from covid_cmsf.clips.decoders import open_video
-from covid_cmsf.clips.jpeg_folder import JpegFolder
+from covid_cmsf.clips.formats.coclr_lmdb import CoclrLmdb
+from covid_cmsf.clips.formats.rawframes import RawFrames
 
 
 def test_frames_read_by_number_equal_the_whole_file(store: ClipStore) -> None:
@@ -25,9 +25,9 @@ def test_frames_read_by_number_equal_the_whole_file(store: ClipStore) -> None:
     flow = store.read(record, "flow", list(range(19)))
     assert flow.shape == (19, 2, 48, 64) and flow.dtype == torch.float32
     assert torch.equal(store.read(record, "flow", [7, 3]), flow[[7, 3]])
-    codes = store.read_codes(record, "flow", [7])
-    assert codes.dtype == torch.uint8
-    assert torch.allclose(codes.float() * 40 / 255 - 20, flow[[7]], atol=1e-5)
+    raw = store.read_raw(record, "flow", [7])
+    assert raw.dtype == torch.uint8
+    assert torch.allclose(raw.float() * 40 / 255 - 20, flow[[7]], atol=1e-5)
 
 
 def test_both_decoders_read_the_store_alike(store: ClipStore) -> None:
@@ -46,7 +46,7 @@ def test_a_moving_square_moves_to_the_right_in_the_flow(store: ClipStore) -> Non
 
 def test_splits_select_records(store: ClipStore) -> None:
     assert len(store.select("1", "test")) == 6
-    with pytest.raises(ValueError, match="no video is in part 'train' of split '1'; parts are test"):
+    with pytest.raises(ValueError, match="no video is in subset 'train' of split '1'; subsets are test"):
         store.select("1", "train")
     with pytest.raises(ValueError, match="no split '9'; there are 1, 2, 3"):
         store.select("9", "train")
@@ -89,8 +89,8 @@ def jpegs_of(store: ClipStore) -> dict[str, dict[str, list[bytes]]]:
     """{"rgb" | "flow": {video_id: JPEG frames}} as CoCLR's script writes them: flow as B, G, R = x, y, 128."""
     found: dict[str, dict[str, list[bytes]]] = {"rgb": {}, "flow": {}}
     for record in store.records:
-        rgb = store.read_codes(record, "rgb", list(range(record.num_frames))).permute(0, 2, 3, 1).numpy()
-        flow = store.read_codes(record, "flow", list(range(record.num_flow))).numpy()
+        rgb = store.read_raw(record, "rgb", list(range(record.num_frames))).permute(0, 2, 3, 1).numpy()
+        flow = store.read_raw(record, "flow", list(range(record.num_flow))).numpy()
         pictures = [np.stack([x, y, np.full_like(x, 128)], axis=-1) for x, y in flow]
         found["rgb"][record.video_id] = [encode(picture[..., ::-1]) for picture in rgb]
         found["flow"][record.video_id] = [encode(picture) for picture in pictures]
@@ -144,7 +144,7 @@ def test_lmdbs_of_both_msgpack_generations_read_back_equal(store: ClipStore, tmp
     assert_same_clips(clips, store)
     again = pickle.loads(pickle.dumps(clips))
     for record in clips.records:
-        rgb, flow = again.read_codes(record, "rgb", [7, 0]), again.read_codes(record, "flow", [4, 18])
+        rgb, flow = again.read_raw(record, "rgb", [7, 0]), again.read_raw(record, "flow", [4, 18])
         for place, number in enumerate([7, 0]):
             assert torch.equal(rgb[place], decoded(jpegs["rgb"][record.video_id][number]))
         for place, number in enumerate([4, 18]):
@@ -166,17 +166,17 @@ def test_jpeg_folders_read_back_equal(store: ClipStore, tmp_path: Path) -> None:
     for record in store.records:
         folder = tmp_path / record.video_id
         folder.mkdir(parents=True)
-        for i, picture in enumerate(store.read_codes(record, "rgb", list(range(record.num_frames))), start=1):
+        for i, picture in enumerate(store.read_raw(record, "rgb", list(range(record.num_frames))), start=1):
             (folder / f"img_{i:05d}.jpg").write_bytes(encode(picture.permute(1, 2, 0).numpy()[..., ::-1]))
-        for i, (x, y) in enumerate(store.read_codes(record, "flow", list(range(record.num_flow))).numpy(), start=1):
+        for i, (x, y) in enumerate(store.read_raw(record, "flow", list(range(record.num_flow))).numpy(), start=1):
             (folder / f"flow_x_{i:05d}.jpg").write_bytes(encode(x))
             (folder / f"flow_y_{i:05d}.jpg").write_bytes(encode(y))
     clips = open_clips(tmp_path)
-    assert isinstance(clips, JpegFolder)
+    assert isinstance(clips, RawFrames)
     assert_same_clips(clips, store)
     for record in clips.records:
         folder = tmp_path / record.video_id
-        (rgb,), (flow,) = clips.read_codes(record, "rgb", [9]), clips.read_codes(record, "flow", [11])
+        (rgb,), (flow,) = clips.read_raw(record, "rgb", [9]), clips.read_raw(record, "flow", [11])
         assert torch.equal(rgb, decoded((folder / "img_00010.jpg").read_bytes()))
         for axis, plane in zip("xy", flow, strict=True):
             assert torch.equal(plane, decoded((folder / f"flow_{axis}_00012.jpg").read_bytes(), gray=True))

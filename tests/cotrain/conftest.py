@@ -8,26 +8,26 @@ import yaml
 
 from tests.training.conftest import clips, frame_weights  # noqa: F401 (fixtures)
 
-SETTINGS: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "encoder": "s3d_tiny",
     "views": {"length": 8, "stride": 1, "size": 32, "frame_size": 32},
     "batch_size": 4,
-    "watch": {"every": 1},
+    "logging": {"interval": 1},
     "runtime": {"device": "cpu", "workers": 0, "threads": 1, "tensorboard": False},
 }
-START = {"method": {"name": "infonce", "bank_rows": 16}, "schedule": {"epochs": 1}}
-SHIFT = {"method": {"name": "cmsf", "num_candidates": 4, "k": 2, "bank_rows": 16}, "schedule": {"epochs": 1}}
+PRETRAIN = {"method": {"name": "infonce", "bank_size": 16}, "schedule": {"epochs": 1}}
+CMSF = {"method": {"name": "cmsf", "num_candidates": 4, "k": 2, "bank_size": 16}, "schedule": {"epochs": 1}}
 
 
 @pytest.fixture
 def plan(clips: Path, tmp_path: Path) -> Path:  # noqa: F811
     """One round, RGB first: five stages with a control."""
     values = {
-        "settings": {"clips": str(clips), **SETTINGS},
+        "defaults": {"clips": str(clips), **DEFAULTS},
         "rounds": 1,
         "first": "rgb",
-        "start": START,
-        "shift": SHIFT,
+        "pretrain": PRETRAIN,
+        "cmsf": CMSF,
         "evaluation": {"windows": 1},
     }
     path = tmp_path / "plan.yaml"

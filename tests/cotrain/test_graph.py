@@ -9,16 +9,16 @@ import yaml
 from covid_cmsf.config import load_config, read_yaml
 from covid_cmsf.cotrain.executor import longest_chain_first
 from covid_cmsf.cotrain.graph import Stage, build_graph
-from covid_cmsf.cotrain.plan import PlanSettings
+from covid_cmsf.cotrain.plan import PlanConfig
 from covid_cmsf.cotrain.run import load_plan
-from tests.cotrain.conftest import SETTINGS, START
+from tests.cotrain.conftest import DEFAULTS, PRETRAIN
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 PLANS = [path for path in sorted(CONFIGS.rglob("*.yaml")) if {"stages", "rounds"} & set(read_yaml(path))]
 
 
 def graph(plan: Path, *overrides: str, out: str = "out", seed: int | None = None) -> dict[str, Stage]:
-    stages = build_graph(load_plan(plan, list(overrides)), plan.parent / out, place=plan.parent, seed=seed)
+    stages = build_graph(load_plan(plan, list(overrides)), plan.parent / out, plan_dir=plan.parent, seed=seed)
     return {stage.name: stage for stage in stages}
 
 
@@ -29,33 +29,33 @@ def changed(plan: Path, *overrides: str, **others: Any) -> set[str]:
 
 def test_a_changed_setting_concerns_its_stage_and_what_needs_it(plan: Path) -> None:
     assert changed(plan) == set()
-    assert changed(plan, "shift.method.k=1") == {"cmsf-rgb-1", "cmsf-flow-1"}
-    assert changed(plan, "start.method.temperature=0.2") == set(graph(plan))
-    assert changed(plan, "settings.seed=1") == changed(plan, seed=1) == set(graph(plan))
+    assert changed(plan, "cmsf.method.k=1") == {"cmsf-rgb-1", "cmsf-flow-1"}
+    assert changed(plan, "pretrain.method.temperature=0.2") == set(graph(plan))
+    assert changed(plan, "defaults.seed=1") == changed(plan, seed=1) == set(graph(plan))
     assert changed(plan, "evaluation.windows=2") == set()  # measured anew, not trained anew
 
 
 def test_baselines_and_files_from_elsewhere_have_keys_too(plan: Path, tmp_path: Path) -> None:
     plan.write_text(plan.read_text() + "baselines: [random, color]\n")
-    assert changed(plan, "settings.split=2") == set(graph(plan))
+    assert changed(plan, "defaults.split=2") == set(graph(plan))
     start = tmp_path / "start.pt"
     start.write_bytes(b"one")
-    first = graph(plan, f"start.init={start}")["infonce-rgb"].key
+    first = graph(plan, f"pretrain.init={start}")["infonce-rgb"].key
     start.write_bytes(b"two")
-    assert graph(plan, f"start.init={start}")["infonce-rgb"].key != first
+    assert graph(plan, f"pretrain.init={start}")["infonce-rgb"].key != first
 
 
 def test_speed_and_places_concern_nobody(plan: Path) -> None:
-    assert changed(plan, "settings.runtime.workers=1", "settings.runtime.threads=2") == set()
+    assert changed(plan, "defaults.runtime.workers=1", "defaults.runtime.threads=2") == set()
     assert changed(plan, out="elsewhere") == set()
 
 
 def test_starts_and_guides_are_files_of_earlier_stages(plan: Path) -> None:
     stages = graph(plan)
-    settings = stages["cmsf-flow-1"].settings
-    assert settings is not None and settings.init == str(plan.parent / "out/infonce-flow/checkpoints/last.pt")
-    assert [guide.weights for guide in settings.guides] == [str(plan.parent / "out/cmsf-rgb-1/checkpoints/last.pt")]
-    assert settings.guides[0].modality == "rgb" and stages["cmsf-flow-1"].needs == ("infonce-flow", "cmsf-rgb-1")
+    config = stages["cmsf-flow-1"].config
+    assert config is not None and config.init == str(plan.parent / "out/infonce-flow/checkpoints/last.pt")
+    assert [guide.weights for guide in config.guides] == [str(plan.parent / "out/cmsf-rgb-1/checkpoints/last.pt")]
+    assert config.guides[0].modality == "rgb" and stages["cmsf-flow-1"].needs == ("infonce-flow", "cmsf-rgb-1")
 
 
 def test_what_most_stages_in_a_row_wait_for_goes_first(plan: Path) -> None:
@@ -69,17 +69,17 @@ def test_what_most_stages_in_a_row_wait_for_goes_first(plan: Path) -> None:
 
 
 def write(path: Path, stages: list[dict[str, Any]], clips: str = "nowhere") -> Path:
-    path.write_text(yaml.safe_dump({"settings": {**SETTINGS, **START, "clips": clips}, "stages": stages}))
+    path.write_text(yaml.safe_dump({"defaults": {**DEFAULTS, **PRETRAIN, "clips": clips}, "stages": stages}))
     return path
 
 
 def test_a_stage_may_take_its_settings_from_a_file_and_the_plan_has_the_last_word(tmp_path: Path) -> None:
     (tmp_path / "row.yaml").write_text("modality: flow\nschedule: {epochs: 9}\noptimizer: {lr: 0.5}\n")
     plan = write(tmp_path / "plan.yaml", [{"name": "a", "config": "row.yaml", "method": {"temperature": 0.5}}])
-    settings = graph(plan)["a"].settings
-    assert settings is not None and settings.modality == "flow" and settings.optimizer.lr == 0.5
-    assert settings.schedule.epochs == 1
-    assert settings.method.name == "infonce" and settings.method.temperature == 0.5
+    config = graph(plan)["a"].config
+    assert config is not None and config.modality == "flow" and config.optimizer.lr == 0.5
+    assert config.schedule.epochs == 1
+    assert config.method.name == "infonce" and config.method.temperature == 0.5
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_stage_may_take_its_settings_from_a_file_and_the_plan_has_the_last_wor
     [
         ([{"name": "a"}, {"name": "a"}], "two stages are called 'a'"),
         ([{"name": "a", "init": "b"}, {"name": "b"}], "needs 'b', which is no stage before it"),
-        ([{"name": "a", "settings": {"optimizer": {"lrr": 1}}}], "unknown key 'optimizer.lrr'"),
+        ([{"name": "a", "overrides": {"optimizer": {"lrr": 1}}}], "unknown key 'optimizer.lrr'"),
         ([{"name": "a"}, {"name": "b", "guide": "a"}], "uses none"),
         ([{"name": "a", "weights": "gone.pt", "modality": "rgb"}], "no weights file gone.pt"),
     ],
@@ -100,12 +100,12 @@ def test_nonsense_is_refused(tmp_path: Path, stages: list[dict[str, Any]], words
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.relative_to(CONFIGS).as_posix())
 def test_every_plan_of_ours_can_be_built(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    plan = load_config(PlanSettings, path)
+    plan = load_config(PlanConfig, path)
     for stage in plan.stages:
         if stage.weights is not None:
             Path(stage.weights).parent.mkdir(exist_ok=True)
             Path(stage.weights).write_bytes(b"weights")
-    stages = build_graph(plan, tmp_path / "out", place=path.parent)
+    stages = build_graph(plan, tmp_path / "out", plan_dir=path.parent)
     assert stages and all(stage.clips for stage in stages)
 
 
@@ -113,6 +113,6 @@ def test_every_plan_of_ours_can_be_built(path: Path, tmp_path: Path, monkeypatch
 def test_every_row_of_the_image_tables_has_its_file_and_stands_in_the_plan(table: str, rows: int) -> None:
     folder = CONFIGS / "paper" / "images"
     files = {path.relative_to(folder).as_posix() for path in (folder / table).glob("*.yaml")}
-    plan = load_config(PlanSettings, folder / f"{table}.yaml")
+    plan = load_config(PlanConfig, folder / f"{table}.yaml")
     assert len(files) == rows and {stage.config for stage in plan.stages if stage.config} == files
     assert all(stage.published.linear and stage.published.transfer for stage in plan.stages)

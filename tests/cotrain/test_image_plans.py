@@ -8,11 +8,11 @@ import yaml
 from typer.testing import CliRunner
 
 from covid_cmsf.cli.app import app
-from covid_cmsf.cotrain.run import graphs_of, load_plan, write_results
-from covid_cmsf.report.plan_folder import read_folder
-from tests.pictures import make_image_folder
+from covid_cmsf.cotrain.run import build_graphs, load_plan, write_results
+from covid_cmsf.report.runs import read_run
+from tests.factories import make_image_folder
 
-SETTINGS = {
+DEFAULTS = {
     "modality": "frame",
     "encoder": "r10_small",
     "views": {"frame_size": 16},
@@ -28,9 +28,9 @@ def test_a_plan_on_images_ends_in_a_table_with_transfer_beside_it(tmp_path: Path
     stages = [
         {"name": "random", "random": "r10_small", "modality": "frame"},
         {"name": "xent", "method": {"name": "xent"}, "published": {"linear": 67.8, "transfer": 47.8}},
-        {"name": "top-2", "method": {"name": "cmsf", "constraint": "label", "k": 2, "bank_rows": 16}},
+        {"name": "top-2", "method": {"name": "cmsf", "constraint": "label", "k": 2, "bank_size": 16}},
     ]
-    values = {"settings": {"clips": str(images), **SETTINGS}, "stages": stages, "evaluation": {"probe": "compress"}}
+    values = {"defaults": {"clips": str(images), **DEFAULTS}, "stages": stages, "evaluation": {"probe": "compress"}}
     plan, out = tmp_path / "plan.yaml", tmp_path / "out"
     plan.write_text(yaml.safe_dump(values))
     done = CliRunner().invoke(app, ["cotrain", str(plan), "--out", str(out)], catch_exceptions=False)
@@ -44,14 +44,14 @@ def test_a_plan_on_images_ends_in_a_table_with_transfer_beside_it(tmp_path: Path
     (out / "xent" / "transfer").mkdir()
     (out / "xent" / "transfer" / "result.json").write_text('{"mean": 55.5}')
     chosen = load_plan(plan, [])
-    rows = write_results(chosen, graphs_of(chosen, out, place=tmp_path), out)
+    rows = write_results(chosen, build_graphs(chosen, out, plan_dir=tmp_path), out)
     assert rows[1]["transfer"] == 55.5 and "| 55.5 |" in (out / "table.md").read_text()
 
 
 def test_a_plan_can_be_measured_on_other_images_than_it_learned_from(tmp_path: Path) -> None:
     images = make_image_folder(tmp_path / "set")
     stages = [{"name": "xent", "method": {"name": "xent"}}]
-    values = {"settings": {"clips": f"{images}?per_class=4", **SETTINGS}, "stages": stages}
+    values = {"defaults": {"clips": f"{images}?per_class=4", **DEFAULTS}, "stages": stages}
     plan, out = tmp_path / "plan.yaml", tmp_path / "out"
     plan.write_text(yaml.safe_dump(values))
     sizes = []
@@ -62,7 +62,7 @@ def test_a_plan_can_be_measured_on_other_images_than_it_learned_from(tmp_path: P
     num_classes = len(list((images / "train").iterdir()))
     assert sizes == [4 * num_classes, sum(1 for _ in (images / "train").glob("*/*"))] and sizes[0] < sizes[1]
     assert not (out / "replaced").exists()  # the second time it was only measured again
-    assert read_folder(out, "plan").clips == str(images)
+    assert read_run(out, "plan").clips == str(images)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_plan_can_be_measured_on_other_images_than_it_learned_from(tmp_path: P
 )
 def test_other_images_are_looked_for_before_anything_is_trained(tmp_path: Path, wrong: str, words: str) -> None:
     images = make_image_folder(tmp_path / "set")
-    values = {"settings": {"clips": str(images), **SETTINGS}, "stages": [{"name": "xent", "method": {"name": "xent"}}]}
+    values = {"defaults": {"clips": str(images), **DEFAULTS}, "stages": [{"name": "xent", "method": {"name": "xent"}}]}
     plan, out = tmp_path / "plan.yaml", tmp_path / "out"
     plan.write_text(yaml.safe_dump(values))
     changes = f"evaluation.{wrong.format(tmp=tmp_path)}".split()

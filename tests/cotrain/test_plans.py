@@ -17,15 +17,15 @@ from typer.testing import CliRunner
 from covid_cmsf import exit_codes
 from covid_cmsf.cli.app import app
 from covid_cmsf.cotrain.run import load_plan, run_plan
-from covid_cmsf.training.run_folder import locked
-from tests.cotrain.conftest import SETTINGS, START
+from covid_cmsf.training.run_dir import lock_dir
+from tests.cotrain.conftest import DEFAULTS, PRETRAIN
 
 pytestmark = pytest.mark.slow
 NUMBERS = ("index", "stage", "model", "modality", "init", "constraint", "epochs", "r1", "linear", "effective_rank")
 
 
 def run(plan: Path, *overrides: str, out: Path | None = None, **options: Any) -> tuple[int, list[dict[str, Any]]]:
-    return run_plan(load_plan(plan, list(overrides)), out or plan.parent / "out", place=plan.parent, **options)
+    return run_plan(load_plan(plan, list(overrides)), out or plan.parent / "out", plan_dir=plan.parent, **options)
 
 
 def numbers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def finished_at(out: Path) -> dict[str, int]:
 def test_a_plan_is_done_once_and_redone_where_it_changed(plan: Path) -> None:
     out = plan.parent / "out"
     code, rows = run(plan)
-    assert code == exit_codes.DONE and [row["stage"] for row in rows] == [
+    assert code == exit_codes.SUCCESS and [row["stage"] for row in rows] == [
         "infonce-rgb",
         "infonce-flow",
         "cmsf-rgb-1",
@@ -55,18 +55,18 @@ def test_a_plan_is_done_once_and_redone_where_it_changed(plan: Path) -> None:
     assert run(plan)[1] == rows and finished_at(out) == first
 
     trained = {path: path.stat().st_mtime_ns for path in out.glob("*/checkpoints/step-*.pt")}
-    assert run(plan, "evaluation.windows=2", only="infonce-rgb")[0] == exit_codes.DONE
+    assert run(plan, "evaluation.windows=2", only="infonce-rgb")[0] == exit_codes.SUCCESS
     assert trained == {path: path.stat().st_mtime_ns for path in out.glob("*/checkpoints/step-*.pt")}
     assert finished_at(out)["infonce-rgb"] != first["infonce-rgb"]
     assert run(plan)[1] == rows  # measured as before, again
     first = finished_at(out)
 
-    code, _ = run(plan, "shift.method.k=1", only="cmsf-rgb-1")
+    code, _ = run(plan, "cmsf.method.k=1", only="cmsf-rgb-1")
     second = finished_at(out)
     assert {name for name in first if first[name] != second[name]} == {"cmsf-rgb-1"}
-    code, _ = run(plan, "shift.method.k=1", start="cmsf-rgb-1")
+    code, _ = run(plan, "cmsf.method.k=1", start="cmsf-rgb-1")
     third = finished_at(out)
-    assert code == exit_codes.DONE
+    assert code == exit_codes.SUCCESS
     assert {name for name in second if second[name] != third[name]} == {"cmsf-flow-1"}
     assert len(list((out / "replaced").iterdir())) == 2  # nothing is thrown away
 
@@ -78,7 +78,7 @@ def test_side_by_side_gives_the_same_numbers(plan: Path) -> None:
 
 
 def test_a_failed_stage_lets_the_others_finish(plan: Path) -> None:
-    code, rows = run(plan, "shift.optimizer.lr=1e38", "controls=[continued]", "shift.schedule.epochs=2")
+    code, rows = run(plan, "cmsf.optimizer.lr=1e38", "controls=[continued]", "cmsf.schedule.epochs=2")
     by_name = {row["stage"]: row for row in rows}
     assert code == exit_codes.FAILED
     assert by_name["cmsf-rgb-1"]["r1"] is None and by_name["cmsf-flow-1"]["r1"] is None
@@ -89,23 +89,23 @@ def test_a_failed_stage_lets_the_others_finish(plan: Path) -> None:
 def test_weights_from_elsewhere_and_baselines_are_stages_too(clips: Path, frame_weights: Path, tmp_path: Path) -> None:
     stages = [
         {"name": "picture", "weights": str(frame_weights), "modality": "frame", "model": "2D, center frame"},
-        {"name": "start", **{"settings": START}, "modality": "flow"},
+        {"name": "start", **{"overrides": PRETRAIN}, "modality": "flow"},
         {
             "name": "guided",
             "modality": "flow",
             "init": "start",
             "guide": "picture",
-            "guide_settings": {"layer": "encoder"},
-            "method": {"name": "cmsf", "num_candidates": 4, "k": 2, "bank_rows": 16},
+            "guide_overrides": {"layer": "encoder"},
+            "method": {"name": "cmsf", "num_candidates": 4, "k": 2, "bank_size": 16},
             "published": {"r1": 60.4, "linear": 73.2},
         },
     ]
-    values = {"settings": {"clips": str(clips), **SETTINGS, "schedule": {"epochs": 1}}, "stages": stages}
+    values = {"defaults": {"clips": str(clips), **DEFAULTS, "schedule": {"epochs": 1}}, "stages": stages}
     values |= {"baselines": ["chance", "color", "flow"], "evaluation": {"windows": 1}, "seeds": [3, 4]}
     plan = tmp_path / "plan.yaml"
     plan.write_text(yaml.safe_dump(values))
     code, rows = run(plan)
-    assert code == exit_codes.DONE and [row["stage"] for row in rows] == [
+    assert code == exit_codes.SUCCESS and [row["stage"] for row in rows] == [
         "chance",
         "color-histogram",
         "flow-histogram",
@@ -157,14 +157,14 @@ def test_a_signal_to_all_of_its_processes_stops_a_plan(plan: Path, options: list
     process.wait(timeout=90)
     assert process.returncode == exit_codes.INTERRUPTED
     assert list(out.glob("infonce-rgb/checkpoints/last.pt")) and not list(out.glob("*/stage.json"))
-    with locked(out / "infonce-rgb"):  # nobody is left who trains there
+    with lock_dir(out / "infonce-rgb"):  # nobody is left who trains there
         pass
 
 
 def test_two_plans_in_one_folder_are_refused(plan: Path) -> None:
     out = plan.parent / "out"
     out.mkdir()
-    with locked(out), pytest.raises(ValueError, match="another process"):
+    with lock_dir(out), pytest.raises(ValueError, match="another process"):
         run(plan)
 
 

@@ -7,7 +7,7 @@ import yaml
 
 from covid_cmsf import exit_codes
 from covid_cmsf.cotrain.run import load_plan, run_plan
-from tests.cotrain.conftest import SETTINGS, SHIFT, START
+from tests.cotrain.conftest import CMSF, DEFAULTS, PRETRAIN
 from tests.preprocess.commands import preprocess
 
 GROUPS = ("01", "02", "08", "09", "10", "11")  # two for testing, four for training
@@ -25,13 +25,13 @@ def test_a_plan_runs_on_real_clips(real_videos: Path, tmp_path: Path) -> None:
     done = preprocess(tmp_path / "videos", tmp_path / "clips", "--max-frames", "12", "--short-edge", "64")
     assert done.returncode == 0, done.stderr
     values = {
-        "settings": {**SETTINGS, "clips": str(tmp_path / "clips")},
+        "defaults": {**DEFAULTS, "clips": str(tmp_path / "clips")},
         "rounds": 1,
         "first": "rgb",
-        "start": START,
-        "shift": SHIFT,
+        "pretrain": PRETRAIN,
+        "cmsf": CMSF,
     }
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(values))
-    code, rows = run_plan(load_plan(tmp_path / "plan.yaml", []), tmp_path / "out", place=tmp_path)
-    assert code == exit_codes.DONE and len(rows) == 4
+    code, rows = run_plan(load_plan(tmp_path / "plan.yaml", []), tmp_path / "out", plan_dir=tmp_path)
+    assert code == exit_codes.SUCCESS and len(rows) == 4
     assert all(row["r1"] is not None and row["linear"] is not None for row in rows)

@@ -3,14 +3,14 @@
 import pytest
 
 from covid_cmsf.config import validate
-from covid_cmsf.cotrain.plan import PlanSettings, StageSettings
-from covid_cmsf.cotrain.rounds import stages_of
-from tests.cotrain.conftest import SHIFT, START
+from covid_cmsf.cotrain.plan import PlanConfig, StageConfig
+from covid_cmsf.cotrain.rounds import expand_stages
+from tests.cotrain.conftest import CMSF, PRETRAIN
 
 
-def stages(**changes: object) -> dict[str, StageSettings]:
-    values = {"rounds": 2, "first": "flow", "start": START, "shift": SHIFT, **changes}
-    return {stage.name: stage for stage in stages_of(validate(PlanSettings, values, place="a test"))}
+def stages(**changes: object) -> dict[str, StageConfig]:
+    values = {"rounds": 2, "first": "flow", "pretrain": PRETRAIN, "cmsf": CMSF, **changes}
+    return {stage.name: stage for stage in expand_stages(validate(PlanConfig, values, origin="a test"))}
 
 
 def test_the_paper_restarts_every_round_from_infonce_and_only_the_guide_advances() -> None:
@@ -35,30 +35,30 @@ def test_coclr_goes_on_from_the_latest() -> None:
 
 
 def test_controls_get_the_same_start_and_the_same_epochs() -> None:
-    shift = {**SHIFT, "schedule": {"epochs": 7}, "optimizer": {"lr": 0.5}}
-    found = stages(shift=shift, controls=["continued", "msf", "oracle"])
+    cmsf = {**CMSF, "schedule": {"epochs": 7}, "optimizer": {"lr": 0.5}}
+    found = stages(cmsf=cmsf, controls=["continued", "msf", "oracle"])
     for control in ("continued", "msf", "oracle"):
         for modality in ("rgb", "flow"):
             stage = found[f"{control}-{modality}"]
-            assert stage.init == f"infonce-{modality}" and stage.settings["schedule"] == {"epochs": 7}
-    assert found["msf-rgb"].settings["method"] == {"name": "msf", "k": 2, "bank_rows": 16}
-    assert found["msf-rgb"].settings["optimizer"] == {"lr": 0.5}
-    assert found["oracle-rgb"].settings["method"]["constraint"] == "label"
-    assert found["continued-rgb"].settings["method"] == START["method"]
+            assert stage.init == f"infonce-{modality}" and stage.overrides["schedule"] == {"epochs": 7}
+    assert found["msf-rgb"].overrides["method"] == {"name": "msf", "k": 2, "bank_size": 16}
+    assert found["msf-rgb"].overrides["optimizer"] == {"lr": 0.5}
+    assert found["oracle-rgb"].overrides["method"]["constraint"] == "label"
+    assert found["continued-rgb"].overrides["method"] == PRETRAIN["method"]
 
 
 def test_a_modality_may_have_a_start_of_its_own() -> None:
     changes = {"rgb": {"schedule": {"epochs": 9}, "method": {"temperature": 0.3}}}
-    found = stages(start_changes=changes, controls=["continued"])
-    assert found["infonce-rgb"].settings["schedule"]["epochs"] == 9
-    assert found["infonce-rgb"].settings["method"] == {**START["method"], "temperature": 0.3}
-    assert found["infonce-flow"].settings == START
-    assert found["continued-rgb"].settings["method"]["temperature"] == 0.3
-    assert found["continued-rgb"].settings["schedule"] == SHIFT["schedule"]
+    found = stages(pretrain_overrides=changes, controls=["continued"])
+    assert found["infonce-rgb"].overrides["schedule"]["epochs"] == 9
+    assert found["infonce-rgb"].overrides["method"] == {**PRETRAIN["method"], "temperature": 0.3}
+    assert found["infonce-flow"].overrides == PRETRAIN
+    assert found["continued-rgb"].overrides["method"]["temperature"] == 0.3
+    assert found["continued-rgb"].overrides["schedule"] == CMSF["schedule"]
 
 
 def test_baselines_stand_in_front() -> None:
-    found = stages(baselines=["chance", "color", "flow", "random"], settings={"encoder": "s3d_tiny"})
+    found = stages(baselines=["chance", "color", "flow", "random"], defaults={"encoder": "s3d_tiny"})
     assert list(found)[:4] == ["color-histogram", "flow-histogram", "random-rgb", "random-flow"]
     assert found["random-flow"].random == "s3d_tiny" and not found["random-flow"].trains
 
@@ -67,8 +67,8 @@ def test_baselines_stand_in_front() -> None:
     ("changes", "words"),
     [
         ({"rounds": 0}, "needs stages, or a number of rounds"),
-        ({"start": {}}, "rounds need `start`"),
-        ({"start_changes": {"depth": {}}}, "start_changes has 'depth'"),
+        ({"pretrain": {}}, "rounds need `pretrain`"),
+        ({"pretrain_overrides": {"depth": {}}}, "pretrain_overrides has 'depth'"),
         ({"first": "audio"}, "none of the modalities"),
         ({"modalities": ["rgb", "rgb"], "first": "rgb"}, "two different"),
         ({"modalities": ["rgb", "sound"], "first": "rgb"}, "unknown modality"),

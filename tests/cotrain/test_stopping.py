@@ -11,8 +11,8 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 from covid_cmsf import exit_codes
-from covid_cmsf.cotrain.executor import _in_stage
-from covid_cmsf.views.loader import start_worker
+from covid_cmsf.cotrain.executor import _stage_process
+from covid_cmsf.views.loader import init_worker
 
 PATIENCE = 180  # seconds; a stage that hangs would wait for ever
 
@@ -30,7 +30,7 @@ class Numbers(Dataset[int]):
 def read_numbers(begun: Any, device: str) -> None:
     """The work of a stage: reads on and on, as extraction does; `begun` is a file that says so."""
     loader: DataLoader[Any] = DataLoader(
-        Numbers(), num_workers=2, worker_init_fn=start_worker, multiprocessing_context="spawn"
+        Numbers(), num_workers=2, worker_init_fn=init_worker, multiprocessing_context="spawn"
     )
     for _ in loader:
         Path(begun).touch()
@@ -42,7 +42,7 @@ def read_numbers(begun: Any, device: str) -> None:
 def test_a_stage_ends_when_asked_to_while_workers_load_its_data(number: int, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=_in_stage, args=(read_numbers, begun, "cpu"))
+    process = context.Process(target=_stage_process, args=(read_numbers, begun, "cpu"))
     process.start()
     assert process.pid is not None
     try:

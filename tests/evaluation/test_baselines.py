@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from covid_cmsf.evaluation.baselines import chance, chance_recall, evaluate_baselines
-from covid_cmsf.evaluation.histograms import ColorHistogram, FlowHistogram
-from covid_cmsf.evaluation.results import result_values, write_result
-from covid_cmsf.evaluation.subjects import histogram_subject
-from tests.evaluation.made_up import MadeUpClips, made_up_features
+from covid_cmsf.evaluation.features.model import ColorHistogram, FlowHistogram, create_histogram_model
+from covid_cmsf.evaluation.results import result_to_dict, write_result
+from tests.evaluation.factories import SyntheticClips, synthetic_features
 
 
 def test_chance_is_what_blind_draws_reach() -> None:
@@ -20,7 +19,7 @@ def test_chance_is_what_blind_draws_reach() -> None:
     hits = [np.mean([(rng.permutation(num_gallery)[:k] < n).any() for _ in range(4000)]) for n in same]
     assert chance_recall(same, num_gallery, k) == pytest.approx(100 * np.mean(hits), abs=2)
     assert chance_recall([5], 20, 1) == pytest.approx(25)
-    made = chance(made_up_features().videos, "train", "test")
+    made = chance(synthetic_features().videos, "train", "test")
     assert made.recall[1] == pytest.approx(25) and made.linear == pytest.approx(25)
 
 
@@ -38,7 +37,7 @@ def test_colors_are_counted_as_by_a_loop() -> None:
 
 def test_motions_are_counted_as_by_a_loop() -> None:
     clip = 2 * torch.randn(1, 2, 2, 6, 7, generator=torch.Generator().manual_seed(0))
-    network = FlowHistogram(num_directions=4, grid=2, still=0.5)
+    network = FlowHistogram(num_directions=4, grid=2, static_threshold=0.5)
     sums = np.zeros((4, 5))
     for t in range(2):
         for i in range(6):
@@ -53,15 +52,15 @@ def test_motions_are_counted_as_by_a_loop() -> None:
 
 
 def test_all_baselines_stand_in_one_table(tmp_path: Path) -> None:
-    clips = MadeUpClips(broken=[4])
+    clips = SyntheticClips(broken=[4])
     result = evaluate_baselines(clips, tmp_path)
     names = [row.name for row in result.baselines]
     assert names == ["chance", "color-histogram", "flow-histogram", "random-s3d_tiny-rgb", "random-s3d_tiny-flow"]
     color = result.baselines[1]
     assert color.recall[1] > 90 > result.baselines[0].recall[1]  # the made-up classes are colors
-    assert [entry[0] for entry in result.set_aside] == ["c0/s2_0"]
+    assert [entry[0] for entry in result.skipped] == ["c0/s2_0"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"{name}.features" for name in names[1:])
     write_result(tmp_path / "result.json", "baselines", result)
-    assert result_values("baselines", result)["baselines"][1]["recall"]["1"] == color.recall[1]
+    assert result_to_dict("baselines", result)["baselines"][1]["recall"]["1"] == color.recall[1]
     with pytest.raises(ValueError, match="choose from color, flow"):
-        histogram_subject("sound")
+        create_histogram_model("sound")

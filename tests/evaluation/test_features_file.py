@@ -9,14 +9,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from covid_cmsf.evaluation.features import HEADER_KEY, load_features, save_features
-from covid_cmsf.evaluation.videos import Videos
-from tests.evaluation.made_up import made_up_features
+from covid_cmsf.evaluation.features.file import FEATURES_HEADER, load_features, save_features
+from covid_cmsf.evaluation.features.subsets import VideoTable
+from tests.evaluation.factories import synthetic_features
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    save_features(tmp_path / "f", made_up_features())
+    save_features(tmp_path / "f", synthetic_features())
     return tmp_path / "f"
 
 
@@ -24,9 +24,9 @@ def rewritten(path: Path, change: object) -> Path:
     """The file with its header changed by a function."""
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        header = json.loads(file.metadata()[HEADER_KEY])
+        header = json.loads(file.metadata()[FEATURES_HEADER])
     change(header, tensors)  # type: ignore[operator]
-    save_file(tensors, path, metadata={HEADER_KEY: json.dumps(header)})
+    save_file(tensors, path, metadata={FEATURES_HEADER: json.dumps(header)})
     return path
 
 
@@ -57,9 +57,9 @@ def test_another_kind_of_file_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda header, _: header["about"].update(format=2), "has format 2; this version reads format 1"),
-        (lambda header, _: header.pop("about"), "no `about`"),
-        (lambda header, _: header["about"].pop("encoder"), "'encoder' is missing"),
+        (lambda header, _: header["provenance"].update(format=2), "has format 2; this version reads format 1"),
+        (lambda header, _: header.pop("provenance"), "no `provenance`"),
+        (lambda header, _: header["provenance"].pop("encoder"), "'encoder' is missing"),
         (lambda header, _: header["videos"].pop("labels"), "table of videos is damaged"),
         (lambda header, _: header["videos"]["ids"].pop(), "differ in length"),
         (lambda header, _: header["videos"]["ids"].__setitem__(0, header["videos"]["ids"][1]), "stands there twice"),
@@ -67,7 +67,7 @@ def test_another_kind_of_file_is_said(tmp_path: Path) -> None:
         (lambda _, tensors: tensors.pop("windows"), "misses windows"),
         (lambda _, tensors: tensors.update(features=tensors["features"][:3]), "3 rows for 48 videos"),
         (lambda _, tensors: tensors.update(windows=tensors["windows"][:, :3].clone()), "do not fit"),
-        (lambda _, tensors: tensors["features"][5].fill_(float("nan")), "of 1 videos are not finite, for example"),
+        (lambda _, tensors: tensors["features"][5].fill_(float("nan")), "of 1 videos are not finite:"),
         (lambda _, tensors: tensors["features"][5, 0].fill_(float("inf")), "not finite"),
     ],
 )
@@ -77,17 +77,17 @@ def test_what_does_not_hold_together_is_said(path: Path, change: object, words: 
 
 
 def test_strange_names_survive(tmp_path: Path) -> None:
-    features = made_up_features(1, 3)
+    features = synthetic_features(1, 3)
     names = ('a"b,c', "line\nbreak", "bytes\udcff", "päth", "e", "f")
-    videos = Videos(names, names, features.videos.labels, features.videos.parts, ("c\udcfe",))
-    save_features(tmp_path / "f", replace(features, videos=videos, set_aside=(("x\udcff", "train", "no"),)))
+    videos = VideoTable(names, names, features.videos.labels, features.videos.subsets, ("c\udcfe",))
+    save_features(tmp_path / "f", replace(features, videos=videos, skipped=(("x\udcff", "train", "no"),)))
     again = load_features(tmp_path / "f")
-    assert again.videos.ids == names and again.set_aside[0][0] == "x\udcff"
+    assert again.videos.ids == names and again.skipped[0][0] == "x\udcff"
 
 
 def test_saving_replaces_only_when_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = path.read_bytes()
-    monkeypatch.setattr("covid_cmsf.evaluation.features.save", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("covid_cmsf.evaluation.features.file.save", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        save_features(path, made_up_features(seed=1))
+        save_features(path, synthetic_features(seed=1))
     assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == ["f"]

@@ -1,31 +1,31 @@
-"""Training on clips: it learns, it continues, it freezes what it should, and it never chooses on the test part."""
+"""Training on clips: it learns, it continues, it freezes what it should, and it never chooses on the test subset."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from covid_cmsf.evaluation.clip_testing import class_probabilities
-from covid_cmsf.evaluation.finetune import ClipResult, choose_parts, train_and_test
-from covid_cmsf.evaluation.probabilities import load_probabilities
-from covid_cmsf.evaluation.recipes import RECIPES, Recipe, recipe
-from covid_cmsf.evaluation.showing import showing_for
-from covid_cmsf.evaluation.shown_videos import ShownVideos
-from covid_cmsf.evaluation.subjects import random_subject, subject_from
-from covid_cmsf.evaluation.videos import Videos
-from covid_cmsf.models.fingerprint import weights_sha256
-from tests.evaluation.made_up import SIZE, MadeUpClips, small_encoder
+from covid_cmsf.evaluation.features.file import load_probabilities
+from covid_cmsf.evaluation.features.model import create_random_model, load_eval_model
+from covid_cmsf.evaluation.features.protocol import build_eval_protocol
+from covid_cmsf.evaluation.features.subsets import VideoTable
+from covid_cmsf.evaluation.features.video_dataset import VideoDataset
+from covid_cmsf.evaluation.finetune.config import PRESETS, FinetuneConfig, finetune_config
+from covid_cmsf.evaluation.finetune.predict import predict_videos
+from covid_cmsf.evaluation.finetune.run import FinetuneResult, choose_subsets, run_finetune
+from covid_cmsf.models.encoder import weights_sha256
+from tests.evaluation.factories import SIZE, SyntheticClips, small_encoder
 
-QUICK = {"batch_size": 6, "num_crops": 1, "val_share": 0.3}
-
-
-def quick(mode: str, **changes: object) -> Recipe:
-    return recipe(mode, **{**QUICK, **changes})
+QUICK = {"batch_size": 6, "num_crops": 1, "val_fraction": 0.3}
 
 
-def run(folder: Path, chosen: Recipe, clips: MadeUpClips | None = None, **options: object) -> ClipResult:
-    _, subject = small_encoder()
-    return train_and_test(subject, clips or MadeUpClips(), folder, chosen, **options)  # type: ignore[arg-type]
+def quick(mode: str, **changes: object) -> FinetuneConfig:
+    return finetune_config(mode, **{**QUICK, **changes})
+
+
+def run(folder: Path, chosen: FinetuneConfig, clips: SyntheticClips | None = None, **options: object) -> FinetuneResult:
+    _, eval_model = small_encoder()
+    return run_finetune(eval_model, clips or SyntheticClips(), folder, chosen, **options)  # type: ignore[arg-type]
 
 
 def state(path: Path) -> dict[str, torch.Tensor]:
@@ -33,38 +33,38 @@ def state(path: Path) -> dict[str, torch.Tensor]:
 
 
 def test_the_recipes_are_those_of_han_et_al() -> None:
-    tuned, probe, scratch = RECIPES["finetune"], RECIPES["linear"], RECIPES["scratch"]
-    assert (tuned.epochs, tuned.lr, tuned.backbone_factor) == (500, 1e-3, 0.1)
+    tuned, probe, scratch = PRESETS["finetune"], PRESETS["linear"], PRESETS["scratch"]
+    assert (tuned.epochs, tuned.lr, tuned.backbone_lr_factor) == (500, 1e-3, 0.1)
     assert (tuned.dropout, tuned.weight_decay, tuned.batch_size, tuned.num_crops) == (0.9, 1e-3, 32, 10)
-    rates = [tuned.learning_rate(epoch) for epoch in (0, 399, 400, 449, 450)]
+    rates = [tuned.lr_at(epoch) for epoch in (0, 399, 400, 449, 450)]
     assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5])
     assert (probe.epochs, probe.lr, probe.optimizer, probe.normalize, probe.batch_norm) == (100, 0.1, "sgd", True, True)
-    assert [probe.learning_rate(epoch) for epoch in (59, 60, 80)] == pytest.approx([0.1, 0.01, 0.001])
-    assert scratch.backbone_factor == 1.0
-    with pytest.raises(ValueError, match="unknown recipe 'all'; choose from linear, finetune, scratch"):
-        recipe("all")
+    assert [probe.lr_at(epoch) for epoch in (59, 60, 80)] == pytest.approx([0.1, 0.01, 0.001])
+    assert scratch.backbone_lr_factor == 1.0
+    with pytest.raises(ValueError, match="unknown mode 'all'; choose from linear, finetune, scratch"):
+        finetune_config("all")
     with pytest.raises(ValueError, match="num_crops = 3"):
-        recipe("linear", num_crops=3)
+        finetune_config("linear", num_crops=3)
 
 
 def test_the_linear_probe_learns_and_leaves_the_encoder_alone(tmp_path: Path) -> None:
     result = run(tmp_path / "run", quick("linear", epochs=8))
     assert result.scores.top1 > 80 and result.mode == "linear" and result.protocol == "clean"
     encoder, _ = small_encoder()
-    assert weights_sha256(subject_from(tmp_path / "run" / "best.pt").network) == weights_sha256(encoder)
+    assert weights_sha256(load_eval_model(tmp_path / "run" / "best.pt").network) == weights_sha256(encoder)
     assert result.history[-1]["loss"] < result.history[0]["loss"] and len(result.history) == 8
 
 
 def test_fine_tuning_learns_and_changes_the_encoder(tmp_path: Path) -> None:
     result = run(tmp_path / "run", quick("finetune", epochs=6, dropout=0.2))
     assert result.scores.top1 > 60 and result.scores.num_videos == 6
-    tuned = subject_from(tmp_path / "run" / "best.pt")
+    tuned = load_eval_model(tmp_path / "run" / "best.pt")
     assert weights_sha256(tuned.network) != weights_sha256(small_encoder()[0])
-    assert "then finetune on labels" in tuned.card.trained and tuned.card.input_size == SIZE
+    assert "then finetune on labels" in tuned.metadata.trained and tuned.metadata.input_size == SIZE
     answers = load_probabilities(tmp_path / "run" / "probabilities.safetensors")
     right = answers.probabilities.argmax(1) == answers.videos.labels
     assert 100 * float(right.double().mean()) == pytest.approx(result.scores.top1)
-    assert set(answers.videos.parts) == {"test"}
+    assert set(answers.videos.subsets) == {"test"}
 
 
 @pytest.mark.parametrize("mode", ["linear", "finetune"])
@@ -97,30 +97,30 @@ def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
 
 
 def test_validation_comes_from_training_sources_only() -> None:
-    clips = MadeUpClips(num_sources=8)
-    videos = Videos.of(clips.records, [clips.splits["1"][record.video_id] for record in clips.records])
-    parts = choose_parts(videos, quick("linear", epochs=1))
-    sources = [{videos.sources[i] for i in rows} for rows in (parts.fit, parts.val, parts.test)]
+    clips = SyntheticClips(num_sources=8)
+    videos = VideoTable.from_records(clips.records, [clips.splits["1"][record.video_id] for record in clips.records])
+    subsets = choose_subsets(videos, quick("linear", epochs=1))
+    sources = [{videos.sources[i] for i in rows} for rows in (subsets.fit, subsets.val, subsets.test)]
     assert not sources[0] & sources[1] and not (sources[0] | sources[1]) & sources[2]
-    assert {videos.parts[i] for i in [*parts.fit, *parts.val]} == {"train"} and parts.val
-    everything = choose_parts(videos, quick("linear", epochs=1, val_share=0.0))
-    assert everything.val == [] and len(everything.fit) == len(parts.fit) + len(parts.val)
-    tuning = choose_parts(videos, quick("linear", epochs=1), query="val")
-    assert {videos.parts[i] for i in tuning.test} == {"train"}
+    assert {videos.subsets[i] for i in [*subsets.fit, *subsets.val]} == {"train"} and subsets.val
+    everything = choose_subsets(videos, quick("linear", epochs=1, val_fraction=0.0))
+    assert everything.val == [] and len(everything.fit) == len(subsets.fit) + len(subsets.val)
+    tuning = choose_subsets(videos, quick("linear", epochs=1), query="val")
+    assert {videos.subsets[i] for i in tuning.test} == {"train"}
     assert not {videos.sources[i] for i in tuning.test} & {videos.sources[i] for i in [*tuning.fit, *tuning.val]}
 
 
 @pytest.mark.parametrize("num_crops", [1, 5, 10])
 def test_probabilities_are_means_over_windows_and_crops(num_crops: int) -> None:
-    encoder, subject = small_encoder("flow")
+    encoder, eval_model = small_encoder("flow")
     network = torch.nn.Sequential(encoder, torch.nn.Linear(encoder.num_features, 3)).eval()
-    clips = MadeUpClips(broken=[1])
-    showing = showing_for(subject.card, num_windows=3)
-    data = ShownVideos(clips, clips.records[:4], ["test"] * 4, showing, num_crops=num_crops)
-    found = class_probabilities(network, data, num_workers=0, device=torch.device("cpu"))
-    assert found.numbers == [0, 2, 3] and found.faults == {1: "damaged"}
-    for row, number in enumerate(found.numbers):
-        views = list(data[number].views(showing, clips.flow_bound, torch.device("cpu")))
+    clips = SyntheticClips(broken=[1])
+    eval_protocol = build_eval_protocol(eval_model.metadata, num_windows=3)
+    data = VideoDataset(clips, clips.records[:4], ["test"] * 4, eval_protocol, num_crops=num_crops)
+    found = predict_videos(network, data, num_workers=0, device=torch.device("cpu"))
+    assert found.indices == [0, 2, 3] and found.errors == {1: "damaged"}
+    for row, number in enumerate(found.indices):
+        views = list(data[number].views(eval_protocol, clips.flow_bound, torch.device("cpu")))
         assert len(views) == 3 * num_crops
         with torch.inference_mode():
             mean = sum(network(view[None]).softmax(1) for view in views) / len(views)
@@ -128,17 +128,17 @@ def test_probabilities_are_means_over_windows_and_crops(num_crops: int) -> None:
 
 
 def test_unreadable_videos_are_listed(tmp_path: Path) -> None:
-    clips = MadeUpClips(broken=[0, 3])  # one of test, one of train
+    clips = SyntheticClips(broken=[0, 3])  # one of test, one of train
     result = run(tmp_path / "run", quick("linear", epochs=2), clips)
     assert result.scores.num_videos == 5
-    assert {entry[:2] for entry in result.set_aside} == {("c0/s0_0", "test"), ("c0/s1_1", "train")}
+    assert {entry[:2] for entry in result.skipped} == {("c0/s0_0", "test"), ("c0/s1_1", "train")}
 
 
 def test_from_scratch_and_2d_networks_train(tmp_path: Path) -> None:
-    subject = random_subject("r18", modality="frame", seed=1, input_size=(1, 32, 32))
-    result = train_and_test(subject, MadeUpClips(), tmp_path / "run", quick("scratch", epochs=2, dropout=0.0))
+    eval_model = create_random_model("r18", modality="frame", seed=1, input_size=(1, 32, 32))
+    result = run_finetune(eval_model, SyntheticClips(), tmp_path / "run", quick("scratch", epochs=2, dropout=0.0))
     assert result.mode == "scratch" and len(result.history) == 2
-    assert result.about["showing"]["modality"] == "frame"
+    assert result.provenance["eval_protocol"]["modality"] == "frame"
 
 
 def test_a_batch_larger_than_the_training_part_is_an_error(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_loss_that_is_not_finite_stops_the_training(tmp_path: Path) -> None:
 
 
 def test_shared_sources_are_refused_or_named(tmp_path: Path) -> None:
-    clips = MadeUpClips()
+    clips = SyntheticClips()
     clips.splits["1"][clips.records[1].video_id] = "train"  # its sibling is tested on
     with pytest.raises(ValueError, match="1 sources stand both in 'train' and in 'test', for example 'c0_s0'"):
         run(tmp_path / "run", quick("linear", epochs=1), clips)

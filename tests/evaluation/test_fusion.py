@@ -6,24 +6,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from covid_cmsf.evaluation.centering import comparable
-from covid_cmsf.evaluation.features import Features
-from covid_cmsf.evaluation.fusion import evaluate_fusion, fuse_probabilities
-from covid_cmsf.evaluation.linear import evaluate_linear, train_probe
-from covid_cmsf.evaluation.parts import part_rows
-from covid_cmsf.evaluation.probabilities import (
+from covid_cmsf.evaluation.features.file import (
+    Features,
     Probabilities,
     holds_probabilities,
     load_probabilities,
     save_probabilities,
 )
+from covid_cmsf.evaluation.features.subsets import subset_indices
+from covid_cmsf.evaluation.fusion import evaluate_fusion, fuse_probabilities
+from covid_cmsf.evaluation.nearest import center_and_normalize
+from covid_cmsf.evaluation.probes.linear import evaluate_linear, train_probe
 from covid_cmsf.evaluation.retrieval import evaluate_retrieval
-from tests.evaluation.made_up import made_up_features
+from tests.evaluation.factories import synthetic_features
 
 
 @pytest.fixture
 def streams() -> tuple[Features, Features]:
-    return made_up_features(noise=2.5, seed=0), made_up_features(noise=2.5, seed=1, num_values=12)
+    return synthetic_features(noise=2.5, seed=0), synthetic_features(noise=2.5, seed=1, num_values=12)
 
 
 def shuffled(features: Features, keep: int) -> Features:
@@ -34,10 +34,10 @@ def shuffled(features: Features, keep: int) -> Features:
 
 def test_similarities_are_added(streams: tuple[Features, Features]) -> None:
     result = evaluate_fusion(*streams)
-    train, test = (part_rows(streams[0].videos, name) for name in ("train", "test"))
+    train, test = (subset_indices(streams[0].videos, name) for name in ("train", "test"))
     total = torch.zeros(len(test), len(train), dtype=torch.float64)
     for one in streams:
-        gallery, queries = comparable(one.features[train], one.features[test], "train")
+        gallery, queries = center_and_normalize(one.features[train], one.features[test], "train")
         total += queries.double() @ gallery.double().T
     labels = streams[0].videos.labels
     for k in (1, 5, 20):
@@ -49,7 +49,7 @@ def test_similarities_are_added(streams: tuple[Features, Features]) -> None:
 
 def test_probabilities_are_averaged(streams: tuple[Features, Features]) -> None:
     result = evaluate_fusion(*streams)
-    train, test = (part_rows(streams[0].videos, name) for name in ("train", "test"))
+    train, test = (subset_indices(streams[0].videos, name) for name in ("train", "test"))
     answers = [train_probe(one, train, test).probabilities for one in streams]
     right = ((answers[0] + answers[1]) / 2).argmax(1) == streams[0].videos.labels[test]
     assert result.linear.top1 == pytest.approx(100 * float(right.double().mean()))
@@ -72,25 +72,25 @@ def test_files_that_do_not_belong_together_are_refused(streams: tuple[Features, 
     labels[5] = 3
     with pytest.raises(ValueError, match="disagree about the label of 1 videos; 'c0/s2_1': 0, 3"):
         evaluate_fusion(first, replace(second, videos=replace(videos, labels=labels)))
-    parts = ("train", *videos.parts[1:])
-    with pytest.raises(ValueError, match="disagree about the part of the split of 1 videos"):
-        evaluate_fusion(first, replace(second, videos=replace(videos, parts=parts)))
+    subsets = ("train", *videos.subsets[1:])
+    with pytest.raises(ValueError, match="disagree about the subset of the split of 1 videos"):
+        evaluate_fusion(first, replace(second, videos=replace(videos, subsets=subsets)))
     with pytest.raises(ValueError, match="disagree about the class"):
         evaluate_fusion(first, replace(second, videos=replace(videos, class_names=("d0", "c1", "c2", "c3"))))
     with pytest.raises(ValueError, match="no video in common"):
         evaluate_fusion(first, replace(second, videos=replace(videos, ids=tuple(f"x{i}" for i in range(48)))))
     with pytest.raises(ValueError, match="protocol clean, the other by coclr"):
-        evaluate_fusion(first, made_up_features(seed=1, protocol="coclr"))
+        evaluate_fusion(first, synthetic_features(seed=1, protocol="coclr"))
     with pytest.raises(ValueError, match="same encoder, shown the same modality"):
         evaluate_fusion(first, first)
 
 
 def classifier(seed: int, num_classes: int = 4, keep: int = 16) -> Probabilities:
-    videos = made_up_features(num_classes).videos
-    tested = videos.take(part_rows(videos, "test")[:keep])
+    videos = synthetic_features(num_classes).videos
+    tested = videos.take(subset_indices(videos, "test")[:keep])
     values = torch.rand(keep, num_classes, generator=torch.Generator().manual_seed(seed))
-    about = {"protocol": "clean", "fingerprint": str(seed)}
-    return Probabilities(tested, values / values.sum(1, keepdim=True), about)
+    provenance = {"protocol": "clean", "fingerprint": str(seed)}
+    return Probabilities(tested, values / values.sum(1, keepdim=True), provenance)
 
 
 def test_answers_of_trained_classifiers_are_averaged(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Linear probes: against scikit-learn, chosen without the test part, and the recipe of Han et al."""
+"""Linear probes: against scikit-learn, chosen without the test subset, and the recipe of Han et al."""
 
 from dataclasses import replace
 
@@ -7,12 +7,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from covid_cmsf.evaluation.coclr_probe import epoch_batches, train_coclr_probe
-from covid_cmsf.evaluation.linear import PENALTIES, evaluate_linear, standardized, train_probe
-from covid_cmsf.evaluation.logistic import fit_logistic
-from covid_cmsf.evaluation.parts import part_rows
-from covid_cmsf.evaluation.scores import score
-from tests.evaluation.made_up import made_up_features
+from covid_cmsf.evaluation.features.subsets import subset_indices
+from covid_cmsf.evaluation.probes.linear import (
+    PENALTIES,
+    epoch_batches,
+    evaluate_linear,
+    standardize,
+    train_coclr_probe,
+    train_probe,
+)
+from covid_cmsf.evaluation.probes.logistic import fit_logistic
+from covid_cmsf.evaluation.results import compute_scores
+from tests.evaluation.factories import synthetic_features
 
 
 @pytest.mark.parametrize("penalty", [1e-4, 1e-2, 1.0, 10.0])
@@ -35,9 +41,9 @@ def test_logistic_regression_is_scikit_learns(penalty: float, num_classes: int) 
 
 def test_the_probe_is_scikit_learns_on_standardized_features() -> None:
     sklearn = pytest.importorskip("sklearn.linear_model")
-    features = made_up_features(5, 9, noise=2.0)
+    features = synthetic_features(5, 9, noise=2.0)
     result = evaluate_linear(features)
-    train, test = (part_rows(features.videos, name) for name in ("train", "test"))
+    train, test = (subset_indices(features.videos, name) for name in ("train", "test"))
     rows = features.features.double().numpy()
     mean, deviation = rows[train].mean(0), np.sqrt(rows[train].var(0) + 1e-5)
     rows, labels = (rows - mean) / deviation, features.videos.labels.numpy()
@@ -48,10 +54,10 @@ def test_the_probe_is_scikit_learns_on_standardized_features() -> None:
 
 
 def test_a_warm_start_ends_at_the_same_optimum() -> None:
-    features = made_up_features(noise=2.0)
-    rows, labels = standardized(features.features, features.features)[0], features.videos.labels
+    features = synthetic_features(noise=2.0)
+    rows, labels = standardize(features.features, features.features)[0], features.videos.labels
     first = fit_logistic(rows, labels, 1.0)
-    cold, warm = fit_logistic(rows, labels, 0.01), fit_logistic(rows, labels, 0.01, start=first)
+    cold, warm = fit_logistic(rows, labels, 0.01), fit_logistic(rows, labels, 0.01, init=first)
     assert torch.allclose(cold.weight, warm.weight, atol=1e-4)
 
 
@@ -70,9 +76,9 @@ def test_features_that_nearly_lie_in_a_plane_are_fitted_to_the_optimum(penalty: 
 
 
 def test_the_penalty_is_chosen_without_the_test_part() -> None:
-    features = made_up_features(noise=2.0)
+    features = synthetic_features(noise=2.0)
     before = evaluate_linear(features)
-    test = part_rows(features.videos, "test")
+    test = subset_indices(features.videos, "test")
     changed, labels = features.features.clone(), features.videos.labels.clone()
     changed[test], labels[test] = changed[test].flip(0), (labels[test] + 1) % 4
     after = evaluate_linear(replace(features, features=changed, videos=replace(features.videos, labels=labels)))
@@ -81,12 +87,12 @@ def test_the_penalty_is_chosen_without_the_test_part() -> None:
 
 
 def test_the_probe_is_deterministic_and_refits_on_all_of_train() -> None:
-    features = made_up_features(noise=2.0)
+    features = synthetic_features(noise=2.0)
     assert evaluate_linear(features) == evaluate_linear(features)
-    train, test = (part_rows(features.videos, name) for name in ("train", "test"))
+    train, test = (subset_indices(features.videos, name) for name in ("train", "test"))
     probe = train_probe(features, train, test)
-    known, asked = standardized(features.features[train], features.features[train], features.features[test])
-    refitted = fit_logistic(known, features.videos.labels[train], probe.facts["penalty"])
+    known, asked = standardize(features.features[train], features.features[train], features.features[test])
+    refitted = fit_logistic(known, features.videos.labels[train], probe.details["penalty"])
     assert torch.allclose(refitted.probabilities(asked, 4), probe.probabilities)
 
 
@@ -110,8 +116,8 @@ def test_scores_are_those_of_loops() -> None:
     rng = np.random.default_rng(0)
     answers = torch.from_numpy(rng.dirichlet(np.ones(7), size=60)).float()
     answers[::5] = 1 / 7  # ties
-    videos = made_up_features(7, 6).videos.take(torch.arange(60))
-    result = score(answers, videos)
+    videos = synthetic_features(7, 6).videos.take(torch.arange(60))
+    result = compute_scores(answers, videos)
     top1 = top5 = 0
     confusion = np.zeros((7, 7), dtype=int)
     for row, label in zip(answers.tolist(), videos.labels.tolist(), strict=True):
@@ -122,12 +128,12 @@ def test_scores_are_those_of_loops() -> None:
     assert result.confusion == confusion.tolist() and result.num_videos == 60
     by_class = {f"c{c}": 100 * confusion[c, c] / max(1, confusion[c].sum()) for c in range(5)}
     assert result.per_class == pytest.approx(by_class)
-    assert score(answers[:, :5].softmax(1), videos).top5 is None
+    assert compute_scores(answers[:, :5].softmax(1), videos).top5 is None
 
 
 def test_the_recipe_of_han_et_al_step_by_step() -> None:
-    features = made_up_features(noise=2.0, protocol="coclr")
-    train, test = (part_rows(features.videos, name) for name in ("train", "test"))
+    features = synthetic_features(noise=2.0, protocol="coclr")
+    train, test = (subset_indices(features.videos, name) for name in ("train", "test"))
     rows, labels = features.features, features.videos.labels
     found = train_coclr_probe(rows[train], labels[train], rows[test], labels[test], 4, seed=3)
 
@@ -158,7 +164,7 @@ def test_the_recipe_of_han_et_al_step_by_step() -> None:
 
 
 def test_the_coclr_protocol_reports_last_and_best_by_name() -> None:
-    features = made_up_features(noise=2.0, protocol="coclr")
+    features = synthetic_features(noise=2.0, protocol="coclr")
     result = evaluate_linear(features)
     assert result.protocol == "coclr" and result.penalty is None
     assert result.best_on_test is not None and result.best_epoch in range(0, 100, 5)
@@ -174,7 +180,7 @@ def test_batches_cover_everything_and_none_has_one_row() -> None:
 
 
 def test_shared_sources_are_refused_here_too() -> None:
-    features = made_up_features()
+    features = synthetic_features()
     one = replace(features.videos, sources=("same",) * 48)
     with pytest.raises(ValueError, match="1 sources stand both"):
         evaluate_linear(replace(features, videos=one))

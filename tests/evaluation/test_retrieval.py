@@ -9,15 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from covid_cmsf.evaluation.bootstrap import bootstrap_interval
-from covid_cmsf.evaluation.centering import comparable
-from covid_cmsf.evaluation.features import Features
+from covid_cmsf.evaluation.features.file import Features
+from covid_cmsf.evaluation.features.subsets import VideoTable
 from covid_cmsf.evaluation.knn import evaluate_knn, vote
-from covid_cmsf.evaluation.nearest import nearest
+from covid_cmsf.evaluation.nearest import center_and_normalize, nearest
+from covid_cmsf.evaluation.results import bootstrap_interval
 from covid_cmsf.evaluation.retrieval import evaluate_retrieval
-from covid_cmsf.evaluation.videos import Videos
-from covid_cmsf.models.spectrum import effective_rank
-from tests.evaluation.made_up import made_up_features
+from covid_cmsf.models.effective_rank import effective_rank
+from tests.evaluation.factories import synthetic_features
 
 
 def unit(*shape: int, seed: int = 0) -> Tensor:
@@ -72,9 +71,11 @@ def test_too_many_neighbors_are_an_error() -> None:
 def recall_twin(features: Features, centering: str, ranks: list[int]) -> dict[int, float]:
     """Double loops, in float64."""
     rows, videos = features.features.double(), features.videos
-    train = [i for i, part in enumerate(videos.parts) if part == "train"]
-    test = [i for i, part in enumerate(videos.parts) if part == "test"]
-    mean = {part: sum(rows[i] for i in members) / len(members) for part, members in (("train", train), ("test", test))}
+    train = [i for i, subset in enumerate(videos.subsets) if subset == "train"]
+    test = [i for i, subset in enumerate(videos.subsets) if subset == "test"]
+    mean = {
+        subset: sum(rows[i] for i in members) / len(members) for subset, members in (("train", train), ("test", test))
+    }
     hits = dict.fromkeys(ranks, 0)
     for i in test:
         similar = []
@@ -92,7 +93,7 @@ def recall_twin(features: Features, centering: str, ranks: list[int]) -> dict[in
 @pytest.mark.parametrize("centering", ["train", "own", "none"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_recall_is_that_of_a_double_loop(centering: str, seed: int) -> None:
-    features = made_up_features(6, 9, noise=2.0, seed=seed)
+    features = synthetic_features(6, 9, noise=2.0, seed=seed)
     result = evaluate_retrieval(features, centering=centering)
     assert list(result.recall) == [1, 5, 10, 20, 50]
     assert result.recall == pytest.approx(recall_twin(features, centering, [1, 5, 10, 20, 50]))
@@ -102,26 +103,26 @@ def test_recall_is_that_of_a_double_loop(centering: str, seed: int) -> None:
 
 def test_the_protocol_chooses_the_centering_and_is_named() -> None:
     for protocol, centering in (("clean", "train"), ("coclr", "own")):
-        result = evaluate_retrieval(made_up_features(protocol=protocol))
+        result = evaluate_retrieval(synthetic_features(protocol=protocol))
         assert (result.protocol, result.centering) == (protocol, centering)
-        assert result.features[0]["showing"]["protocol"] == protocol
+        assert result.features[0]["eval_protocol"]["name"] == protocol
     with pytest.raises(ValueError, match="unknown centering 'mean'; choose from train, own, none"):
-        evaluate_retrieval(made_up_features(), centering="mean")
+        evaluate_retrieval(synthetic_features(), centering="mean")
 
 
 def test_by_class_is_the_mean_of_its_queries() -> None:
-    features = made_up_features(noise=2.0)
+    features = synthetic_features(noise=2.0)
     result = evaluate_retrieval(features)
     assert sum(result.per_class.values()) / 4 == pytest.approx(result.recall[1])  # classes are equally large
     assert list(result.per_class) == ["c0", "c1", "c2", "c3"]
 
 
 def test_ranks_beyond_the_gallery_are_left_out() -> None:
-    assert list(evaluate_retrieval(made_up_features(2, 6)).recall) == [1, 5, 10]
+    assert list(evaluate_retrieval(synthetic_features(2, 6)).recall) == [1, 5, 10]
 
 
 def test_shared_sources_are_refused_or_named() -> None:
-    features = made_up_features()
+    features = synthetic_features()
     sources = tuple(source.replace("_s5", "_s0") for source in features.videos.sources)
     shared = replace(features, videos=replace(features.videos, sources=sources))
     with pytest.raises(ValueError, match="4 sources stand both in 'train' and in 'test', for example 'c0_s0'"):
@@ -135,18 +136,18 @@ def test_shared_sources_are_refused_or_named() -> None:
 
 
 def test_tuning_never_sees_the_test_part() -> None:
-    features = made_up_features(noise=2.0)
+    features = synthetic_features(noise=2.0)
     before = evaluate_retrieval(features, gallery="fit", query="val")
     changed = features.features.clone()
-    changed[[i for i, part in enumerate(features.videos.parts) if part == "test"]] = 7.0
+    changed[[i for i, subset in enumerate(features.videos.subsets) if subset == "test"]] = 7.0
     after = evaluate_retrieval(replace(features, features=changed), gallery="fit", query="val")
     assert replace(before, features=[]) == replace(after, features=[])
 
 
 def test_an_empty_part_is_an_error() -> None:
-    features = made_up_features()
-    videos = replace(features.videos, parts=("train",) * len(features.videos))
-    with pytest.raises(ValueError, match="no video is in part 'test'"):
+    features = synthetic_features()
+    videos = replace(features.videos, subsets=("train",) * len(features.videos))
+    with pytest.raises(ValueError, match="no video is in subset 'test'"):
         evaluate_retrieval(replace(features, videos=videos))
 
 
@@ -176,7 +177,7 @@ def test_siblings_widen_the_interval() -> None:
 
 
 def test_the_same_features_give_the_same_result() -> None:
-    assert evaluate_retrieval(made_up_features(noise=2.0)) == evaluate_retrieval(made_up_features(noise=2.0))
+    assert evaluate_retrieval(synthetic_features(noise=2.0)) == evaluate_retrieval(synthetic_features(noise=2.0))
 
 
 def test_votes_are_those_of_a_loop() -> None:
@@ -188,10 +189,10 @@ def test_votes_are_those_of_a_loop() -> None:
 
 
 def test_knn_is_that_of_loops() -> None:
-    features = made_up_features(noise=2.5)
+    features = synthetic_features(noise=2.5)
     result = evaluate_knn(features, num_neighbors=[1, 3, 20])
-    train = torch.tensor([part == "train" for part in features.videos.parts])
-    gallery, queries = comparable(features.features[train], features.features[~train], "train")
+    train = torch.tensor([subset == "train" for subset in features.videos.subsets])
+    gallery, queries = center_and_normalize(features.features[train], features.features[~train], "train")
     labels, asked = features.videos.labels[train].tolist(), features.videos.labels[~train].tolist()
     for k in (1, 3, 20):
         right = 0
@@ -213,7 +214,9 @@ def test_effective_rank_counts_directions() -> None:
 
 
 def test_unlabeled_videos_cannot_be_queries() -> None:
-    features = made_up_features()
-    videos = Videos(features.videos.ids, features.videos.sources, torch.full((48,), -1), features.videos.parts, ())
+    features = synthetic_features()
+    videos = VideoTable(
+        features.videos.ids, features.videos.sources, torch.full((48,), -1), features.videos.subsets, ()
+    )
     with pytest.raises(ValueError, match="have no label to compare with"):
         evaluate_retrieval(replace(features, videos=videos))

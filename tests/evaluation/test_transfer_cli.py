@@ -11,19 +11,19 @@ from typer.testing import CliRunner, Result
 
 from covid_cmsf import exit_codes
 from covid_cmsf.cli import app as whole
-from covid_cmsf.evaluation.features import load_features
-from covid_cmsf.evaluation.transfer import probing
-from covid_cmsf.evaluation.transfer.benchmark import summarized
+from covid_cmsf.evaluation.features.file import load_features
+from covid_cmsf.evaluation.transfer import evaluate as evaluate_module
+from covid_cmsf.evaluation.transfer.benchmark import summarize_results
 from covid_cmsf.evaluation.transfer.datasets import DATASETS
-from covid_cmsf.evaluation.transfer.probing import TransferResult
-from covid_cmsf.evaluation.transfer.study import SPACE
-from tests.evaluation.made_up import small_checkpoint
-from tests.evaluation.transfer_sets import WRITERS
+from covid_cmsf.evaluation.transfer.evaluate import TransferResult
+from covid_cmsf.evaluation.transfer.search import SEARCH_SPACE
+from tests.evaluation.factories import small_checkpoint
+from tests.evaluation.transfer_factories import WRITERS
 
 
 @pytest.fixture(autouse=True)
 def quick_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SPACE, "iterations", IntDistribution(1, 3, log=True))
+    monkeypatch.setitem(SEARCH_SPACE, "iterations", IntDistribution(1, 3, log=True))
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +35,13 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own(tmp_path: Path) -> Path:
     """Stripes that lie or stand: a folder with train/, val/ and test/."""
     random = np.random.default_rng(0)
-    for part, count in (("train", 6), ("val", 3), ("test", 4)):
+    for subset, count in (("train", 6), ("val", 3), ("test", 4)):
         for name in ("lying", "standing"):
             for i in range(count):
                 picture = random.integers(0, 60, (40, 48, 3), dtype=np.uint8)
                 stripes = picture[::4] if name == "lying" else picture[:, ::4]
                 stripes += 150
-                path = tmp_path / "own" / part / name / f"{i}.png"
+                path = tmp_path / "own" / subset / name / f"{i}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(picture).save(path)
     return tmp_path / "own"
@@ -66,7 +66,7 @@ def test_from_pictures_to_the_papers_row(weights: Path, own: Path, tmp_path: Pat
     assert json.loads((out / "result.json").read_text()) == values
     assert {path.name for path in (out / "dtd").iterdir()} == {"features.safetensors", "trials.journal", "result.json"}
     features = load_features(out / "own" / "features.safetensors")
-    assert features.about.showing.modality == "frame" and len(features.videos) == 26
+    assert features.provenance.eval_protocol.modality == "frame" and len(features.videos) == 26
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/*")}
     table = run(*words)
     assert table.exit_code == 0 and "DTD" in table.stdout and "Mean: of dtd, own" in table.stdout
@@ -82,25 +82,25 @@ def test_a_stopped_command_continues_to_the_same_result(
 ) -> None:
     words = ["--datasets", own, "--trials", 4, "--workers", 0, "--device", "cpu", "--json", "--out"]
     straight = run(weights, *words, tmp_path / "straight")
-    real = probing.search
+    real = evaluate_module.search
 
     def stopped(*rows: object, **options: object) -> object:
         real(*rows, **{**options, "num_trials": 2})  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(probing, "search", stopped)
+    monkeypatch.setattr(evaluate_module, "search", stopped)
     assert run(weights, *words, tmp_path / "out").exit_code != 0
     assert not (tmp_path / "out" / "own" / "result.json").exists()
-    monkeypatch.setattr(probing, "search", real)
+    monkeypatch.setattr(evaluate_module, "search", real)
     assert run(weights, *words, tmp_path / "out").stdout == straight.stdout
 
 
 def test_a_damaged_picture_is_listed_and_the_exit_code_is_3(weights: Path, own: Path, tmp_path: Path) -> None:
     (own / "test" / "lying" / "1.png").write_bytes(b"nothing")
     result = run(weights, "--datasets", own, "--trials", 2, "--workers", 0, "--json", "--out", tmp_path / "out")
-    assert result.exit_code == exit_codes.SET_ASIDE, result.output
+    assert result.exit_code == exit_codes.SKIPPED_ITEMS, result.output
     values = json.loads(result.stdout)["datasets"][0]
-    assert values["sizes"]["test"] == 7 and values["set_aside"][0][:2] == ["test/000001", "test"]
+    assert values["sizes"]["test"] == 7 and values["skipped"][0][:2] == ["test/000001", "test"]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,6 @@ def test_the_mean_of_all_ten_is_called_so() -> None:
         TransferResult(name, row.metric, float(i), 0, 0, 0, {}, {}, "unit", 1, 0, 0, 0, "local", "clean", "")
         for i, (name, row) in enumerate(DATASETS.items())
     ]
-    result = summarized("r50", made[::-1])
+    result = summarize_results("r50", made[::-1])
     assert result.mean_over == "the ten data sets of Table A2" and result.mean == 4.5
     assert list(result.values) == list(DATASETS)

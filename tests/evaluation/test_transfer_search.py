@@ -9,24 +9,22 @@ import pytest
 import torch
 from optuna.distributions import FloatDistribution, IntDistribution
 
-from covid_cmsf.evaluation.features import Features
-from covid_cmsf.evaluation.transfer import probing
+from covid_cmsf.evaluation.features.file import Features
+from covid_cmsf.evaluation.transfer import evaluate as evaluate_module
 from covid_cmsf.evaluation.transfer import search as searching
-from covid_cmsf.evaluation.transfer.classifier import NotFiniteError, Setting
-from covid_cmsf.evaluation.transfer.probing import evaluate_transfer, retrained
-from covid_cmsf.evaluation.transfer.rows import LabeledRows
-from covid_cmsf.evaluation.transfer.search import search, val_accuracy
-from covid_cmsf.evaluation.transfer.study import SPACE, Trial, ranked
-from tests.evaluation.made_up import made_up_features
+from covid_cmsf.evaluation.transfer.evaluate import evaluate_transfer, retrain_best
+from covid_cmsf.evaluation.transfer.logistic import Hyperparameters, LabeledFeatures, NotFiniteError
+from covid_cmsf.evaluation.transfer.search import SEARCH_SPACE, Trial, rank_trials, search, val_accuracy
+from tests.evaluation.factories import synthetic_features
 
 
 @pytest.fixture(autouse=True)
 def quick_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """The paper's thousand iterations take seconds a trial."""
-    monkeypatch.setitem(SPACE, "iterations", IntDistribution(1, 5, log=True))
+    monkeypatch.setitem(SEARCH_SPACE, "iterations", IntDistribution(1, 5, log=True))
 
 
-def planted(num_rows: int, seed: int) -> LabeledRows:
+def planted(num_rows: int, seed: int) -> LabeledFeatures:
     """Three signals among 60 values, a rare and a frequent class, some labels wrong.
 
     Weak decay learns the wrong labels by heart; under strong decay only the bias is left, and it knows one answer.
@@ -36,17 +34,17 @@ def planted(num_rows: int, seed: int) -> LabeledRows:
     rows = torch.randn(num_rows, 60, generator=random)
     rows[:, :3] += 2.5 * (labels[:, None] - 0.5)
     wrong = torch.rand(num_rows, generator=random) < 0.12
-    return LabeledRows(0.2 * rows, torch.where(wrong, 1 - labels, labels))
+    return LabeledFeatures(0.2 * rows, torch.where(wrong, 1 - labels, labels))
 
 
 def test_the_search_finds_a_planted_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SPACE, "iterations", IntDistribution(10, 12, log=True))
-    monkeypatch.setitem(SPACE, "lr", FloatDistribution(0.5, 1.0, log=True))
+    monkeypatch.setitem(SEARCH_SPACE, "iterations", IntDistribution(10, 12, log=True))
+    monkeypatch.setitem(SEARCH_SPACE, "lr", FloatDistribution(0.5, 1.0, log=True))
     train, val = planted(90, 0), planted(2000, 1)
 
     def at(weight_decay: float) -> float:
         value = val_accuracy(
-            Setting(11, 0.7, weight_decay), train, val, metric="top1", num_classes=2, device="cpu"
+            Hyperparameters(11, 0.7, weight_decay), train, val, metric="top1", num_classes=2, device="cpu"
         )  # fmt: skip
         assert value is not None
         return value
@@ -56,15 +54,15 @@ def test_the_search_finds_a_planted_setting(monkeypatch: pytest.MonkeyPatch) -> 
     assert grid[1e-9] < best - 5 and grid[1.0] < best - 5, "nothing is planted"
     found = search(train, val, num_trials=30)[0]
     assert found.value is not None and found.value >= best - 0.5
-    assert 1e-5 < found.setting.weight_decay < 0.3
+    assert 1e-5 < found.hyperparameters.weight_decay < 0.3
 
 
-def noisy(num_rows: int, seed: int) -> LabeledRows:
+def noisy(num_rows: int, seed: int) -> LabeledFeatures:
     random = torch.Generator().manual_seed(seed)
     labels = torch.arange(num_rows) % 3
     rows = torch.randn(num_rows, 4, generator=random)
     rows[:, 0] += labels
-    return LabeledRows(rows, labels)
+    return LabeledFeatures(rows, labels)
 
 
 TRAIN, VAL = noisy(30, 0), noisy(60, 1)
@@ -75,13 +73,13 @@ def test_the_same_search_tries_the_same_settings(tmp_path: Path) -> None:
     assert search(TRAIN, VAL, num_trials=13, journal=tmp_path / "journal") == first
     assert search(TRAIN, VAL, num_trials=13, seed=1) != first
     for trial in first:
-        assert 1e-6 <= trial.setting.lr <= 1 and 1e-9 <= trial.setting.weight_decay <= 1
+        assert 1e-6 <= trial.hyperparameters.lr <= 1 and 1e-9 <= trial.hyperparameters.weight_decay <= 1
 
 
 def test_the_space_is_the_papers() -> None:
-    lr, decay = SPACE["lr"], SPACE["weight_decay"]
+    lr, decay = SEARCH_SPACE["lr"], SEARCH_SPACE["weight_decay"]
     assert (lr.low, lr.high, decay.low, decay.high) == (1e-6, 1, 1e-9, 1)
-    assert all(one.log for one in SPACE.values())
+    assert all(one.log for one in SEARCH_SPACE.values())
 
 
 @pytest.mark.parametrize("moment", ["between trials", "within a trial", "within a line"])
@@ -105,7 +103,7 @@ def test_a_killed_search_continues_to_the_same_trials(
         with pytest.raises(KeyboardInterrupt):
             search(TRAIN, VAL, num_trials=14, journal=journal)
         monkeypatch.undo()
-        monkeypatch.setitem(SPACE, "iterations", IntDistribution(1, 5, log=True))
+        monkeypatch.setitem(SEARCH_SPACE, "iterations", IntDistribution(1, 5, log=True))
     if moment == "within a line":
         with journal.open("ab") as file:
             file.write(b'{"op_code":6,"worker_id":"')
@@ -121,51 +119,56 @@ def test_fewer_trials_than_there_are_means_the_first_ones(tmp_path: Path) -> Non
 
 def test_trials_of_other_features_are_refused_unless_forced(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
-    search(TRAIN, VAL, num_trials=2, journal=journal, belongs_to="this model")
-    for changed in ({"belongs_to": "another"}, {"belongs_to": "this model", "metric": "mean_per_class"}):
+    search(TRAIN, VAL, num_trials=2, journal=journal, data_fingerprint="this model")
+    for changed in ({"data_fingerprint": "another"}, {"data_fingerprint": "this model", "metric": "mean_per_class"}):
         with pytest.raises(FileExistsError, match="journal holds trials of other features or options; --force"):
             search(TRAIN, VAL, num_trials=2, journal=journal, **changed)  # type: ignore[arg-type]
-    forced = search(TRAIN, VAL, num_trials=2, journal=journal, belongs_to="another", replace=True)
+    forced = search(TRAIN, VAL, num_trials=2, journal=journal, data_fingerprint="another", replace=True)
     assert len(forced) == 2
 
 
 def test_equals_are_ranked_by_decay_iterations_and_rate() -> None:
-    settings = [Setting(9, 0.1, 0.2), Setting(2, 0.5, 0.2), Setting(2, 0.1, 0.2), Setting(1, 0.1, 0.1)]
-    trials = [Trial(setting, 70.0) for setting in settings]
-    worse, lost = Trial(Setting(1, 0.1, 1.0), 60.0), Trial(Setting(1, 0.1, 1.0), None)
-    assert ranked([lost, worse, *trials[::-1]]) == [trials[2], trials[1], trials[0], trials[3], worse]
+    settings = [
+        Hyperparameters(9, 0.1, 0.2),
+        Hyperparameters(2, 0.5, 0.2),
+        Hyperparameters(2, 0.1, 0.2),
+        Hyperparameters(1, 0.1, 0.1),
+    ]
+    trials = [Trial(hyperparameters, 70.0) for hyperparameters in settings]
+    worse, lost = Trial(Hyperparameters(1, 0.1, 1.0), 60.0), Trial(Hyperparameters(1, 0.1, 1.0), None)
+    assert rank_trials([lost, worse, *trials[::-1]]) == [trials[2], trials[1], trials[0], trials[3], worse]
 
 
 def test_a_setting_that_diverges_loses_and_does_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    def diverges_above(data: LabeledRows, setting: Setting, **options: object) -> object:
-        if setting.lr > 1e-3:
+    def diverges_above(data: LabeledFeatures, hyperparameters: Hyperparameters, **options: object) -> object:
+        if hyperparameters.lr > 1e-3:
             raise NotFiniteError("far away")
-        return real(data, setting, **options)  # type: ignore[arg-type]
+        return real(data, hyperparameters, **options)  # type: ignore[arg-type]
 
-    real = searching.fit
-    monkeypatch.setattr(searching, "fit", diverges_above)
+    real = searching.fit_classifier
+    monkeypatch.setattr(searching, "fit_classifier", diverges_above)
     found = search(TRAIN, VAL, num_trials=12)
-    assert 0 < len(found) < 12 and all(trial.setting.lr <= 1e-3 for trial in found)
-    monkeypatch.setitem(SPACE, "lr", FloatDistribution(0.1, 1.0, log=True))
+    assert 0 < len(found) < 12 and all(trial.hyperparameters.lr <= 1e-3 for trial in found)
+    monkeypatch.setitem(SEARCH_SPACE, "lr", FloatDistribution(0.1, 1.0, log=True))
     with pytest.raises(RuntimeError, match="none of 3 trials had a finite loss"):
         search(TRAIN, VAL, num_trials=3)
 
 
 def test_a_best_setting_that_diverges_on_more_rows_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    sane = LabeledRows(torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1]))
-    trials = [Trial(Setting(50, 1.0, 1.0), 90.0), Trial(Setting(1, 1e-6, 1e-9), 80.0)]
-    assert retrained(trials, sane, num_classes=2, device="cpu")[0] is trials[0]
+    sane = LabeledFeatures(torch.tensor([[1.0], [-1.0]]), torch.tensor([0, 1]))
+    trials = [Trial(Hyperparameters(50, 1.0, 1.0), 90.0), Trial(Hyperparameters(1, 1e-6, 1e-9), 80.0)]
+    assert retrain_best(trials, sane, num_classes=2, device="cpu")[0] is trials[0]
 
-    def diverges_far(data: LabeledRows, setting: Setting, **options: object) -> object:
-        if setting.lr > 0.5:
+    def diverges_far(data: LabeledFeatures, hyperparameters: Hyperparameters, **options: object) -> object:
+        if hyperparameters.lr > 0.5:
             raise NotFiniteError("far away")
-        return real(data, setting, **options)  # type: ignore[arg-type]
+        return real(data, hyperparameters, **options)  # type: ignore[arg-type]
 
-    real = probing.fit
-    monkeypatch.setattr(probing, "fit", diverges_far)
-    assert retrained(trials, sane, num_classes=2, device="cpu")[0] is trials[1]
+    real = evaluate_module.fit_classifier
+    monkeypatch.setattr(evaluate_module, "fit_classifier", diverges_far)
+    assert retrain_best(trials, sane, num_classes=2, device="cpu")[0] is trials[1]
     with pytest.raises(RuntimeError, match="every setting that was tried diverges"):
-        retrained(trials[:1], sane, num_classes=2, device="cpu")
+        retrain_best(trials[:1], sane, num_classes=2, device="cpu")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
@@ -197,13 +200,13 @@ def test_wrong_options_are_said(tmp_path: Path) -> None:
 
 
 def three_parts(seed: int = 0) -> Features:
-    """Made-up features with a part val: the last training source of each class."""
-    features = made_up_features(noise=2.0, seed=seed)
-    parts = tuple(
-        "val" if "s5_" in video else part
-        for video, part in zip(features.videos.ids, features.videos.parts, strict=True)
+    """Made-up features with a subset val: the last training source of each class."""
+    features = synthetic_features(noise=2.0, seed=seed)
+    subsets = tuple(
+        "val" if "s5_" in video else subset
+        for video, subset in zip(features.videos.ids, features.videos.subsets, strict=True)
     )
-    return replace(features, videos=replace(features.videos, parts=parts))
+    return replace(features, videos=replace(features.videos, subsets=subsets))
 
 
 def test_any_features_with_three_parts_can_be_evaluated_and_are_not_twice(tmp_path: Path) -> None:
@@ -212,7 +215,7 @@ def test_any_features_with_three_parts_can_be_evaluated_and_are_not_twice(tmp_pa
     assert result.sizes == {"train": 24, "val": 8, "test": 16} and result.value == result.top1
     assert {path.name for path in tmp_path.iterdir()} == {"trials.journal", "result.json"}
     written = json.loads((tmp_path / "result.json").read_text())
-    assert written["kind"] == "transfer" and written["setting"] == result.setting
+    assert written["kind"] == "transfer" and written["hyperparameters"] == result.hyperparameters
     assert written["features"][0]["fingerprint"] == "f0"
     time = (tmp_path / "trials.journal").stat().st_mtime_ns
     assert evaluate_transfer(features, tmp_path, dataset="mine", num_trials=5) == result
@@ -228,10 +231,12 @@ def test_the_test_number_is_that_of_a_classifier_of_train_and_val(tmp_path: Path
     result = evaluate_transfer(
         features, tmp_path, dataset="mine", metric="mean_per_class", normalize="none", num_trials=4
     )
-    learned = torch.tensor([part != "test" for part in features.videos.parts])
+    learned = torch.tensor([subset != "test" for subset in features.videos.subsets])
     rows, labels = features.windows, features.videos.labels
-    setting = Setting(**result.setting)  # type: ignore[arg-type]
-    classifier = searching.fit(LabeledRows(rows[learned], labels[learned]), setting, num_classes=4)
-    right = classifier.answers(rows[~learned]) == labels[~learned]
+    hyperparameters = Hyperparameters(**result.hyperparameters)  # type: ignore[arg-type]
+    classifier = searching.fit_classifier(
+        LabeledFeatures(rows[learned], labels[learned]), hyperparameters, num_classes=4
+    )
+    right = classifier.predict(rows[~learned]) == labels[~learned]
     shares = [float(right[labels[~learned] == label].double().mean()) for label in range(4)]
     assert result.value == pytest.approx(25 * sum(shares)) and result.metric == "mean_per_class"

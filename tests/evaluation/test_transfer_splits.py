@@ -1,15 +1,21 @@
-"""The parts of Table A2: sizes, strata, seeds."""
+"""The subsets of Table A2: sizes, strata, seeds."""
 
 import random
 from collections import Counter
 
 import pytest
 
-from covid_cmsf.evaluation.transfer.datasets import DATASETS, PARTS, SplitRule, TransferDataset, size_differences
-from covid_cmsf.evaluation.transfer.splits import split_images
+from covid_cmsf.evaluation.transfer.datasets import (
+    DATASETS,
+    SUBSETS,
+    SplitRule,
+    TransferDataset,
+    size_differences,
+    split_images,
+)
 
 # How many images of each class whole copies have, in the pieces that torchvision hands out. Where classes differ in
-# size (Cars, Aircraft, Pets, Caltech-101, the test part of Flowers) the counts are plausible, and their sums are right.
+# size (Cars, Aircraft, Pets, Caltech-101, Flowers' test set) the counts are plausible, and their sums are right.
 COUNTS: dict[str, dict[str, list[int]]] = {
     "food101": {"train": [750] * 101, "test": [250] * 101},
     "cifar10": {"train": [5000] * 10, "test": [1000] * 10},
@@ -27,25 +33,30 @@ COUNTS: dict[str, dict[str, list[int]]] = {
 def simulated(row: TransferDataset) -> tuple[list[str], list[int], list[str]]:
     """Ids, labels and pieces of a whole copy."""
     entries = []
-    for piece, counts in COUNTS[row.name].items():
+    for source_split, counts in COUNTS[row.name].items():
         labels = [label for label, count in enumerate(counts) for _ in range(count)]
-        entries += [(f"{piece}/{index:06d}", label, piece) for index, label in enumerate(labels)]
+        entries += [(f"{source_split}/{index:06d}", label, source_split) for index, label in enumerate(labels)]
     return [entry[0] for entry in entries], [entry[1] for entry in entries], [entry[2] for entry in entries]
 
 
 @pytest.mark.parametrize("row", DATASETS.values(), ids=list(DATASETS))
 def test_a_whole_copy_gives_the_sizes_of_table_a2(row: TransferDataset) -> None:
-    ids, labels, pieces = simulated(row)
+    ids, labels, source_splits = simulated(row)
     assert max(labels) + 1 == row.num_classes
-    parts = split_images(ids, labels, pieces, row.rule)
-    sizes = Counter(parts.values())
-    assert tuple(sizes[part] for part in PARTS) == row.sizes
+    subsets = split_images(ids, labels, source_splits, row.rule)
+    sizes = Counter(subsets.values())
+    assert tuple(sizes[subset] for subset in SUBSETS) == row.sizes
     assert size_differences(row, sizes) == []
     by_class = {
-        part: Counter(label for i, label in zip(ids, labels, strict=True) if parts[i] == part) for part in PARTS
+        subset: Counter(label for i, label in zip(ids, labels, strict=True) if subsets[i] == subset)
+        for subset in SUBSETS
     }
     for label in range(row.num_classes):
-        members = [i for i, one, piece in zip(ids, labels, pieces, strict=True) if one == label and piece != "test"]
+        members = [
+            i
+            for i, one, source_split in zip(ids, labels, source_splits, strict=True)
+            if one == label and source_split != "test"
+        ]
         if isinstance(row.rule.val, int):
             assert by_class["val"][label] == row.rule.val
         elif row.rule.val is not None:
@@ -64,14 +75,14 @@ def test_all_ten_rows_are_there() -> None:
 @pytest.mark.parametrize("name", ["pets", "cars", "caltech101"])
 def test_draws_follow_from_ids_and_seed_and_not_from_the_order_of_rows(name: str) -> None:
     row = DATASETS[name]
-    ids, labels, pieces = simulated(row)
-    parts = split_images(ids, labels, pieces, row.rule, seed=3)
+    ids, labels, source_splits = simulated(row)
+    subsets = split_images(ids, labels, source_splits, row.rule, seed=3)
     order = list(range(len(ids)))
     random.Random(0).shuffle(order)
-    shuffled = [ids[i] for i in order], [labels[i] for i in order], [pieces[i] for i in order]
-    assert split_images(*shuffled, row.rule, seed=3) == parts
-    others = split_images(ids, labels, pieces, row.rule, seed=4)
-    assert others != parts and Counter(others.values()) == Counter(parts.values())
+    shuffled = [ids[i] for i in order], [labels[i] for i in order], [source_splits[i] for i in order]
+    assert split_images(*shuffled, row.rule, seed=3) == subsets
+    others = split_images(ids, labels, source_splits, row.rule, seed=4)
+    assert others != subsets and Counter(others.values()) == Counter(subsets.values())
 
 
 def test_a_partial_copy_is_told_by_its_sizes() -> None:
@@ -86,7 +97,7 @@ def test_a_split_that_cannot_be_drawn_is_an_error() -> None:
     with pytest.raises(ValueError, match="class 0 has 3 images to draw from; the split needs 4 at least"):
         split_images(["a", "b", "c", "d"], [0] * 4, ["train"] * 3 + ["test"], SplitRule(3))
     with pytest.raises(ValueError, match="class 1 has 2 images to draw from; the split needs 3 at least"):
-        split_images(["a", "b"], [1, 1], ["all", "all"], SplitRule(1, learn=2))
+        split_images(["a", "b"], [1, 1], ["all", "all"], SplitRule(1, num_trainval=2))
     with pytest.raises(ValueError, match="the images are in train; this split needs test, train, val"):
         split_images(["a"], [0], ["train"], SplitRule(None))
     with pytest.raises(ValueError, match="stands there twice"):

@@ -18,15 +18,15 @@ def slow(queries: torch.Tensor, bank: torch.Tensor, k: int, allowed: torch.Tenso
     """The k nearest allowed (B, M) rows of each query."""
     found = []
     for query, may in zip(queries, allowed, strict=True):
-        rows = [j for j in range(len(bank)) if may[j]]
-        found.append(sorted(rows, key=lambda j: -float(sum(query[d] * bank[j, d] for d in range(D))))[:k])
+        indices = [j for j in range(len(bank)) if may[j]]
+        found.append(sorted(indices, key=lambda j: -float(sum(query[d] * bank[j, d] for d in range(D))))[:k])
     return found
 
 
-def listed(rows: torch.Tensor) -> list[list[int]]:
+def listed(indices: torch.Tensor) -> list[list[int]]:
     """Rows (B, K) without the -1, which stand at the end."""
-    lists = [[j for j in row if j >= 0] for row in rows.tolist()]
-    assert all(row[: len(kept)] == kept for row, kept in zip(rows.tolist(), lists, strict=True))
+    lists = [[j for j in row if j >= 0] for row in indices.tolist()]
+    assert all(row[: len(kept)] == kept for row, kept in zip(indices.tolist(), lists, strict=True))
     return lists
 
 
@@ -50,7 +50,7 @@ def test_slices_of_the_bank_and_of_some_of_its_rows_equal_loops(
     allowed = torch.ones(B, M, dtype=torch.bool) if forbidden is None else ~forbidden
     if among is not None:
         allowed &= torch.isin(torch.arange(M), among)
-    found = nearest(queries, bank, k, forbidden=forbidden, among=among).rows
+    found = nearest(queries, bank, k, forbidden=forbidden, among=among).indices
     assert found.shape == (B, min(k, M if among is None else len(among)))
     assert listed(found) == slow(queries, bank, k, allowed)
 
@@ -79,7 +79,7 @@ def test_the_search_class_by_class_equals_loops(
     allowed = (labels[:, None] == bank_labels[None, :]) & (labels >= 0)[:, None]
     if forbidden is not None:
         allowed &= ~forbidden
-    found = nearest_same_label(queries, bank, k, labels=labels, bank_labels=bank_labels, forbidden=forbidden).rows
+    found = nearest_same_label(queries, bank, k, labels=labels, bank_labels=bank_labels, forbidden=forbidden).indices
     assert listed(found) == slow(queries, bank, k, allowed)
 
 
@@ -109,9 +109,9 @@ def test_half_precision_queries_are_searched_in_float32() -> None:
     queries, bank = unit(B, seed=0).half(), unit(M, seed=1)
     labels, bank_labels = LABELS["few classes"]
     allowed = labels[:, None] == bank_labels[None, :]
-    found = nearest_same_label(queries, bank, 4, labels=labels, bank_labels=bank_labels).rows
+    found = nearest_same_label(queries, bank, 4, labels=labels, bank_labels=bank_labels).indices
     assert listed(found) == slow(queries.float(), bank, 4, allowed)
 
 
 def test_nothing_is_near_in_an_empty_bank() -> None:
-    assert nearest(unit(B, seed=0), torch.zeros(0, D), 4).rows.shape == (B, 0)
+    assert nearest(unit(B, seed=0), torch.zeros(0, D), 4).indices.shape == (B, 0)

@@ -18,7 +18,7 @@ def preprocess(videos: Path, out: Path, *options: str, layout: str = "ucf101") -
     return subprocess.run(command(videos, out, *options, layout=layout), capture_output=True, text=True, timeout=300)
 
 
-def tree_hash(store: Path) -> dict[str, str]:
+def hash_tree(store: Path) -> dict[str, str]:
     """{relative path: hash} of everything that a user sees in a store."""
     return {
         path.relative_to(store).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -27,7 +27,7 @@ def tree_hash(store: Path) -> dict[str, str]:
     }
 
 
-def times_done(store: Path) -> Counter[str]:
+def count_done(store: Path) -> Counter[str]:
     """How often each video was recorded as done, by all processes together, from their logs."""
     lines = [line for log in (store / ".work" / "logs").glob("*.jsonl") for line in log.read_text().splitlines()]
     done = [json.loads(line) for line in lines if '"message": "done: ' in line]

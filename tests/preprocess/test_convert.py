@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from covid_cmsf.clips.decoders import open_video
-from covid_cmsf.clips.flow_codes import decode_flow, unstack_components
-from covid_cmsf.clips.store_info import FlowInfo, StoreInfo
-from covid_cmsf.hashes import file_sha256
-from preprocess.convert import CHUNK, ClipFacts, StageError, convert, stored_size
-from preprocess.encoding import ClipWriter
+from covid_cmsf.clips.flow_codec import decode_flow, unstack_components
+from covid_cmsf.clips.records import FlowInfo, StoreInfo
+from covid_cmsf.files import file_sha256
+from preprocess.convert import CHUNK_SIZE, ClipMetadata, StageError, convert, stored_size
+from preprocess.encode import ClipWriter
 from preprocess.flow import FlowBackend, FlowParameters, make_flow, to_gray
-from tests.videos import moving_square, write_video
+from tests.factories import moving_square, write_video
 
 BOUND = 20.0
 
@@ -29,23 +29,28 @@ def flow() -> FlowBackend:
     return make_flow("opencv", FlowParameters(warps=1, nscales=2, outer_iterations=1))
 
 
-def run(path: Path, backend: FlowBackend, **changes: object) -> tuple[ClipFacts, dict[str, Path]]:
+def convert_video(path: Path, backend: FlowBackend, **changes: object) -> tuple[ClipMetadata, dict[str, Path]]:
     targets = {name: path.with_name(f"{name}.mp4") for name in ("rgb", "flow")}
     info = store_info(**changes)
     return convert(path, targets, info, decoder="av", flow=backend if "flow" in info.modalities else None), targets
 
 
 def test_n_frames_give_n_minus_1_flows_also_across_chunks(tmp_path: Path, flow: FlowBackend) -> None:
-    frames = moving_square(CHUNK + 3)
-    facts, targets = run(write_video(tmp_path / "a.avi", frames), flow)
-    assert (facts.num_frames, facts.num_flow, facts.width, facts.height) == (CHUNK + 3, CHUNK + 2, 64, 48)
+    frames = moving_square(CHUNK_SIZE + 3)
+    metadata, targets = convert_video(write_video(tmp_path / "a.avi", frames), flow)
+    assert (metadata.num_frames, metadata.num_flow, metadata.width, metadata.height) == (
+        CHUNK_SIZE + 3,
+        CHUNK_SIZE + 2,
+        64,
+        48,
+    )
     with open_video(tmp_path / "a.avi") as video:
         source = np.stack(list(video.frames()))
     with open_video(targets["rgb"]) as video:
         assert np.abs(np.stack(list(video.frames())).astype(float) - source).mean() < 4
     expected = np.clip(flow(np.stack([to_gray(frame) for frame in source])), -BOUND, BOUND)
     with open_video(targets["flow"]) as video:
-        stored = decode_flow(unstack_components(video.read_luma(range(facts.num_flow))), BOUND)
+        stored = decode_flow(unstack_components(video.read_luma(range(metadata.num_flow))), BOUND)
     assert stored.shape == expected.shape
 
     def error(flow: np.ndarray) -> float:
@@ -55,14 +60,14 @@ def test_n_frames_give_n_minus_1_flows_also_across_chunks(tmp_path: Path, flow: 
     others = (np.zeros_like(expected) + 20 / 255, stored[:, ::-1], np.roll(stored, 1, axis=0))
     assert error(stored) < 0.14
     assert all(error(stored) < error(other) - 0.004 for other in others), [error(other) for other in others]
-    assert facts.source_sha256 == file_sha256(tmp_path / "a.avi")
+    assert metadata.source_sha256 == file_sha256(tmp_path / "a.avi")
 
 
 def test_the_same_video_gives_the_same_bytes(tmp_path: Path, flow: FlowBackend) -> None:
     path = write_video(tmp_path / "a.avi", moving_square(8))
-    _, targets = run(path, flow)
+    _, targets = convert_video(path, flow)
     first = [targets[name].read_bytes() for name in targets]
-    run(path, flow)
+    convert_video(path, flow)
     assert [targets[name].read_bytes() for name in targets] == first
 
 
@@ -88,53 +93,53 @@ def test_odd_sizes_and_resizing(
     tmp_path: Path, flow: FlowBackend, changes: dict[str, int], size: tuple[int, int]
 ) -> None:
     path = write_video(tmp_path / "a.mkv", moving_square(4, width=63, height=47), codec="ffv1", pixel_format="yuv444p")
-    facts, targets = run(path, flow, **changes)
-    assert (facts.height, facts.width) == size
+    metadata, targets = convert_video(path, flow, **changes)
+    assert (metadata.height, metadata.width) == size
     with open_video(targets["rgb"]) as video:
         assert next(iter(video.frames())).shape == (*size, 3)
 
 
 def test_max_frames_and_single_modalities(tmp_path: Path, flow: FlowBackend) -> None:
     path = write_video(tmp_path / "a.avi", moving_square(10))
-    facts, _ = run(path, flow, max_frames=4)
-    assert (facts.num_frames, facts.num_flow) == (4, 3)
-    facts, targets = run(path, flow, modalities=("rgb",), flow=None)
-    assert facts.num_flow == 0
+    metadata, _ = convert_video(path, flow, max_frames=4)
+    assert (metadata.num_frames, metadata.num_flow) == (4, 3)
+    metadata, targets = convert_video(path, flow, modalities=("rgb",), flow=None)
+    assert metadata.num_flow == 0
     targets["rgb"].unlink()
-    facts, targets = run(path, flow, modalities=("flow",))
-    assert facts.num_flow == 9 and not targets["rgb"].exists()
+    metadata, targets = convert_video(path, flow, modalities=("flow",))
+    assert metadata.num_flow == 9 and not targets["rgb"].exists()
 
 
 def test_a_video_of_one_frame_has_no_motion(tmp_path: Path, flow: FlowBackend) -> None:
     path = write_video(tmp_path / "a.avi", moving_square(1))
     with pytest.raises(StageError, match="one frame only"):
-        run(path, flow)
-    facts, _ = run(path, flow, modalities=("rgb",), flow=None)
-    assert facts.num_frames == 1
+        convert_video(path, flow)
+    metadata, _ = convert_video(path, flow, modalities=("rgb",), flow=None)
+    assert metadata.num_frames == 1
 
 
 def test_a_truncated_video_keeps_what_can_be_read(tmp_path: Path, flow: FlowBackend) -> None:
     path = write_video(tmp_path / "a.avi", moving_square(40))
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
-    facts, _ = run(path, flow, modalities=("rgb",), flow=None)
-    assert 1 < facts.num_frames < 40 and facts.stated_frames == 40
+    metadata, _ = convert_video(path, flow, modalities=("rgb",), flow=None)
+    assert 1 < metadata.num_frames < 40 and metadata.stated_frames == 40
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_bit_flipped_video_ends_as_done_or_set_aside(tmp_path: Path, flow: FlowBackend, seed: int) -> None:
     path = write_video(tmp_path / "a.mp4", moving_square(40), codec="libx264")
     data = bytearray(path.read_bytes())
-    for place in np.random.default_rng(seed).integers(48, len(data), 60):
-        data[place] ^= 0xFF
+    for position in np.random.default_rng(seed).integers(48, len(data), 60):
+        data[position] ^= 0xFF
     path.write_bytes(bytes(data))
     try:
-        facts, targets = run(path, flow, modalities=("rgb",), flow=None)
+        metadata, targets = convert_video(path, flow, modalities=("rgb",), flow=None)
     except StageError as error:
         assert error.stage in ("open", "decode") and error.reason
     else:
         with open_video(targets["rgb"]) as video:
-            assert len(list(video.frames())) == facts.num_frames
+            assert len(list(video.frames())) == metadata.num_frames
 
 
 @pytest.mark.parametrize("name", ["empty.avi", "text.avi", "gone.avi", "folder.avi"])
@@ -145,7 +150,7 @@ def test_files_that_are_no_videos_fail_in_the_stage_open(tmp_path: Path, flow: F
     elif name != "gone.avi":
         path.write_bytes(b"no video at all" if name == "text.avi" else b"")
     with pytest.raises(StageError) as error:
-        run(path, flow)
+        convert_video(path, flow)
     assert error.value.stage == "open"
 
 
@@ -159,25 +164,25 @@ def test_an_unreadable_file_fails_in_the_stage_open(
 
     monkeypatch.setattr("av.open", refuse)  # root may read everything, so permissions alone prove nothing
     with pytest.raises(StageError, match="Permission denied"):
-        run(path, flow)
+        convert_video(path, flow)
 
 
 def test_a_codec_that_nobody_knows_is_named(tmp_path: Path, flow: FlowBackend) -> None:
     path = write_video(tmp_path / "a.mp4", moving_square(3), codec="libx264")
     path.write_bytes(path.read_bytes().replace(b"avc1", b"zzzz"))
     with pytest.raises(StageError, match="no decoder for the codec"):
-        run(path, flow)
+        convert_video(path, flow)
 
 
 def test_a_wrong_ending_does_not_matter(tmp_path: Path, flow: FlowBackend) -> None:
     path = write_video(tmp_path / "a.mp4", moving_square(4), codec="libx264")
-    facts, _ = run(path.rename(tmp_path / "b.avi"), flow)
-    assert facts.num_frames == 4
+    metadata, _ = convert_video(path.rename(tmp_path / "b.avi"), flow)
+    assert metadata.num_frames == 4
 
 
 def test_the_writer_keeps_every_gray_level(tmp_path: Path) -> None:
     ramp = np.tile(np.arange(256, dtype=np.uint8), (64, 1))
-    with ClipWriter(tmp_path / "a.mp4", fps=Fraction(25), width=256, height=64, crf=1, faithful=True) as writer:
+    with ClipWriter(tmp_path / "a.mp4", fps=Fraction(25), width=256, height=64, crf=1, tune_psnr=True) as writer:
         writer.write_luma(ramp)
         writer.write_luma(ramp[:, ::-1].copy())
     for decoder in ("av", "decord"):
@@ -195,14 +200,14 @@ def test_real_flow_comes_back_within_the_stated_error_and_size(tmp_path: Path, r
     for folder in sorted(real_videos.iterdir()):
         path = sorted(folder.glob("*.avi"))[7]
         targets = {name: tmp_path / f"{name}.mp4" for name in ("rgb", "flow")}
-        facts = convert(path, targets, store_info(max_frames=12), decoder="av", flow=flow)
+        metadata = convert(path, targets, store_info(max_frames=12), decoder="av", flow=flow)
         with open_video(path) as video:
             gray = np.stack([to_gray(frame) for frame, _ in zip(video.frames(), range(12), strict=False)])
         expected = np.clip(flow(gray), -BOUND, BOUND)
         with open_video(targets["flow"]) as video:
-            stored = decode_flow(unstack_components(video.read_luma(range(facts.num_flow))), BOUND)
+            stored = decode_flow(unstack_components(video.read_luma(range(metadata.num_flow))), BOUND)
         errors.append(float(np.hypot(*(stored - expected).transpose(1, 0, 2, 3)).mean()))
         num_bytes += sum(target.stat().st_size for target in targets.values())
-        num_frames += facts.num_frames + facts.num_flow
+        num_frames += metadata.num_frames + metadata.num_flow
     assert len(errors) == 6 and max(errors) < 0.15, errors
     assert num_bytes / num_frames < 17_000 / 5

@@ -15,8 +15,8 @@ import pytest
 from pydantic import ValidationError
 
 from preprocess.flow import BACKENDS, FlowBackend, FlowParameters, choose_backend, make_flow, to_gray
-from preprocess.flow.frames import level_sizes
-from tests.preprocess.test_flow_kernels import texture
+from preprocess.flow.base import level_sizes
+from tests.preprocess.test_flow_numba import texture
 
 SIZE = (60, 84)
 LIMITS = {"numba": 0.001, "numba-fast": 0.05, "torch": 0.05}  # px, mean difference to OpenCV
@@ -147,13 +147,13 @@ def test_a_clip_is_its_pairs_one_by_one(flow: FlowBackend) -> None:
 
 
 def test_torch_flow_does_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from preprocess.flow import torch_
+    from preprocess.flow import torch_backend
 
     scene = texture(SIZE[0], SIZE[1] + 16)
     clip = np.stack([scene[:, x : x + SIZE[1]] for x in (0, 0, 3, 4, 4)])
     together = make_flow("torch")(clip)
-    monkeypatch.setitem(torch_.BATCH_PIXELS, "cpu", 1)
-    monkeypatch.setitem(torch_.ITERATIONS_AT_ONCE, "cpu", 7)
+    monkeypatch.setitem(torch_backend.BATCH_PIXELS, "cpu", 1)
+    monkeypatch.setitem(torch_backend.CONVERGENCE_CHECK_INTERVAL, "cpu", 7)
     assert np.array_equal(make_flow("torch")(clip), together)
 
 

@@ -1,4 +1,4 @@
-"""Every layout: labels, sources, splits; odd names; clear words when something is off."""
+"""Every layout: labels, sources, splits; odd names; clear messages when something is off."""
 
 from collections import Counter
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from preprocess.layouts import LAYOUTS, scan_collection
-from preprocess.scan import find_videos, video_ids
+from preprocess.layouts.collection import find_videos, make_video_ids
 
 
 def touch(root: Path, *names: str) -> Path:
@@ -29,7 +29,9 @@ def test_ucf101_without_lists_has_the_official_splits(tmp_path: Path) -> None:
         "HammerThrow": 1,
         "HandstandPushups": 2,
     }
-    test_groups = [{v[-7:-4] for v, part in split.items() if part == "test"} for split in collection.splits.values()]
+    test_groups = [
+        {v[-7:-4] for v, subset in split.items() if subset == "test"} for split in collection.splits.values()
+    ]
     assert test_groups[0] == {f"g{g:02d}" for g in range(1, 8)}
     assert test_groups[2] == {f"g{g:02d}" for g in range(15, 22)}
     assert collection.videos[0].source == "v_HammerThrow_g01"
@@ -45,11 +47,11 @@ def test_ucf101_with_lists_follows_them(tmp_path: Path) -> None:
     collection = scan_collection("ucf101", root, splits=lists)
     assert collection.splits == {"1": {"A/v_A_g01_c01": "train", "B/v_B_g02_c01": "train", "B/v_B_g01_c01": "test"}}
     assert {v.class_name: v.label for v in collection.videos} == {"B": 0, "A": 1}
-    assert collection.remarks == [f"1 of the 4 videos listed in {lists} are not on disk"]
+    assert collection.warnings == [f"1 of the 4 videos listed in {lists} are not on disk"]
     (lists / "classInd.txt").unlink()
     collection = scan_collection("ucf101", root, splits=lists)
     assert {v.class_name: v.label for v in collection.videos} == {"A": 0, "B": 1}
-    assert "no classInd.txt" in collection.remarks[1], "other labels than the lists' own are never silent"
+    assert "no classInd.txt" in collection.warnings[1], "other labels than the lists' own are never silent"
 
 
 @pytest.mark.real
@@ -92,7 +94,7 @@ def test_kinetics_rows_find_their_files(tmp_path: Path) -> None:
         "val/air drumming/xyz": "val",
     }
     assert [(v.source, v.label) for v in collection.videos] == [("0wR5jVB-WPk", 0), ("xyz", 1)]
-    assert "1 of the 3 videos" in collection.remarks[0]
+    assert "1 of the 3 videos" in collection.warnings[0]
 
 
 def test_folder_splits_by_source_with_a_seed(tmp_path: Path) -> None:
@@ -102,14 +104,16 @@ def test_folder_splits_by_source_with_a_seed(tmp_path: Path) -> None:
         scan_collection("folder", root, seed=seed, source_pattern=r"(movie\d+)").splits["1"] for seed in (0, 0, 1)
     )
     assert first == again and first != other
-    sources = {part: {v.split("/")[1].split("_")[0] for v in first if first[v] == part} for part in ("train", "test")}
+    sources = {
+        subset: {v.split("/")[1].split("_")[0] for v in first if first[v] == subset} for subset in ("train", "test")
+    }
     assert not sources["train"] & sources["test"] and len(sources["test"]) == 2
 
 
 def test_folder_without_a_pattern_tests_on_the_asked_share_of_every_class(tmp_path: Path) -> None:
     root = touch(tmp_path, *(f"{c}/{i}.mp4" for c in "abc" for i in range(8)), "lonely/1.mp4")
     split = scan_collection("folder", root, test_fraction=0.25).splits["1"]
-    assert Counter((v[0], part) for v, part in split.items() if part == "test") == {(c, "test"): 2 for c in "abc"}
+    assert Counter((v[0], subset) for v, subset in split.items() if subset == "test") == {(c, "test"): 2 for c in "abc"}
 
 
 def test_flat_takes_any_folder_and_has_no_labels(tmp_path: Path) -> None:
@@ -121,7 +125,7 @@ def test_flat_takes_any_folder_and_has_no_labels(tmp_path: Path) -> None:
 
 def test_files_that_differ_in_their_ending_keep_it() -> None:
     paths = [Path("a/x.avi"), Path("a/x.mp4"), Path("a/y.mp4")]
-    assert list(video_ids(paths).values()) == ["a/x.avi", "a/x.mp4", "a/y"]
+    assert list(make_video_ids(paths).values()) == ["a/x.avi", "a/x.mp4", "a/y"]
 
 
 def test_links_are_followed_and_loops_are_not(tmp_path: Path) -> None:

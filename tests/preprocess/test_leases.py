@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from preprocess.leases import Heart, Leases
+from preprocess.leases import Heartbeat, Leases
 
 
-def silence(folder: Path, seconds: float) -> None:
+def age_leases(folder: Path, seconds: float) -> None:
     """Makes all leases look untouched for this long."""
     for path in folder.iterdir():
         old = path.stat().st_mtime - seconds
@@ -29,7 +29,7 @@ def pretend_other_machine(folder: Path) -> None:
 def test_a_living_holder_keeps_everyone_out(tmp_path: Path) -> None:
     first, second = Leases(tmp_path), Leases(tmp_path)
     lease = first.claim("v")
-    assert lease is not None and lease.superseded is None
+    assert lease is not None and lease.superseded_token is None
     assert second.claim("v") is None and first.claim("v") is None
     assert second.claim("w") is not None
     first.release(lease)
@@ -42,13 +42,13 @@ def test_a_silent_holder_elsewhere_is_superseded_and_notices(tmp_path: Path) -> 
     assert old is not None
     pretend_other_machine(tmp_path)
     assert quick.claim("v") is None
-    silence(tmp_path, 61)
+    age_leases(tmp_path, 61)
     new = quick.claim("v")
-    assert new is not None and new.superseded == old.token
-    assert not slow.still_mine(old) and quick.still_mine(new)
+    assert new is not None and new.superseded_token == old.token
+    assert not slow.is_held(old) and quick.is_held(new)
     slow.heartbeat()
     slow.release(old)
-    assert quick.still_mine(new), "the old holder must not take the new lease away"
+    assert quick.is_held(new), "the old holder must not take the new lease away"
     quick.release(new)
     assert list(tmp_path.iterdir()) == []
 
@@ -58,13 +58,13 @@ def test_a_holder_that_was_swept_away_does_not_mistake_anothers_lease_for_its_ow
     old = first.claim("v")
     assert old is not None
     pretend_other_machine(tmp_path)
-    silence(tmp_path, 61)
-    assert second.sweep() == set()
+    age_leases(tmp_path, 61)
+    assert second.remove_stale() == set()
     new = third.claim("v")
     assert new is not None and new.generation == old.generation
-    assert third.still_mine(new) and not first.still_mine(old)
+    assert third.is_held(new) and not first.is_held(old)
     first.release(old)
-    assert third.still_mine(new) and third.sweep() == {new.token}
+    assert third.is_held(new) and third.remove_stale() == {new.token}
 
 
 def test_a_heartbeat_survives_a_disk_that_hiccups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_a_heartbeat_keeps_a_lease_alive(tmp_path: Path) -> None:
     holder, other = Leases(tmp_path, seconds=0.6), Leases(tmp_path, seconds=0.6)
     assert holder.claim("v") is not None
     pretend_other_machine(tmp_path)
-    with Heart(holder, every=0.1):
+    with Heartbeat(holder, interval=0.1):
         time.sleep(1.0)
         assert other.claim("v") is None
     time.sleep(0.8)
@@ -121,7 +121,7 @@ def test_of_many_that_ask_at_once_exactly_one_wins(tmp_path: Path, stale: bool) 
         for number in range(200):
             dead.claim(f"k{number}")
         pretend_other_machine(tmp_path)
-        silence(tmp_path, 1000)
+        age_leases(tmp_path, 1000)
     context = multiprocessing.get_context("spawn")
     barrier, won = context.Barrier(4), context.Queue()
     processes = [context.Process(target=_claim_many, args=(tmp_path, barrier, won)) for _ in range(4)]

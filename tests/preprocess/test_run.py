@@ -12,11 +12,10 @@ import pytest
 
 from covid_cmsf import exit_codes
 from covid_cmsf.clips import ClipStore
-from covid_cmsf.clips.checking import check_store
-from covid_cmsf.clips.manifest import read_failures
-from covid_cmsf.clips.merging import merge_stores
-from tests.preprocess.commands import command, preprocess, times_done, tree_hash
-from tests.videos import make_ucf, moving_square, write_video
+from covid_cmsf.clips.maintenance import check_store, merge_stores
+from covid_cmsf.clips.records import read_failures
+from tests.factories import make_ucf, moving_square, write_video
+from tests.preprocess.commands import command, count_done, hash_tree, preprocess
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +27,7 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "clips"
     result = preprocess(videos, out)
-    assert result.returncode == exit_codes.DONE, result.stderr
+    assert result.returncode == exit_codes.SUCCESS, result.stderr
     return out
 
 
@@ -37,7 +36,7 @@ def test_a_finished_store_is_whole_and_running_again_changes_nothing(videos: Pat
     assert len(store.records) == 8 and not store.failures and check_store(store) == []
     assert set(store.splits) == {"1", "2", "3"}
     before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*.mp4")}
-    assert preprocess(videos, undisturbed).returncode == exit_codes.DONE
+    assert preprocess(videos, undisturbed).returncode == exit_codes.SUCCESS
     assert {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*.mp4")} == before
     assert list((undisturbed / ".work" / "tmp").iterdir()) == []
     assert list((undisturbed / ".work" / "leases").iterdir()) == []
@@ -55,9 +54,9 @@ def test_killed_at_any_moment_it_continues_to_the_same_bytes(videos: Path, undis
         time.sleep(rng.uniform(0, 0.02))
         process.kill()  # SIGKILL to the parent only: its worker must notice and die
         kills += process.wait() == -signal.SIGKILL
-    assert preprocess(videos, out).returncode == exit_codes.DONE
+    assert preprocess(videos, out).returncode == exit_codes.SUCCESS
     assert kills >= 5, "the run was too quick to be killed"
-    assert tree_hash(out) == tree_hash(undisturbed)
+    assert hash_tree(out) == hash_tree(undisturbed)
     assert list((out / ".work" / "tmp").iterdir()) == []
 
 
@@ -72,9 +71,9 @@ def test_several_processes_with_kills_do_each_video_exactly_once(
         time.sleep(0.05)
     processes[0].kill()
     codes = [process.wait(timeout=300) for process in processes]
-    assert codes[0] in (-signal.SIGKILL, 0) and codes[1:] == [exit_codes.DONE] * 2
-    assert tree_hash(out) == tree_hash(undisturbed)
-    counts = times_done(out)
+    assert codes[0] in (-signal.SIGKILL, 0) and codes[1:] == [exit_codes.SUCCESS] * 2
+    assert hash_tree(out) == hash_tree(undisturbed)
+    counts = count_done(out)
     # A process killed between recording and logging has done its video without a line in its log.
     assert set(counts.values()) == {1} and len(counts) >= 7
 
@@ -85,23 +84,23 @@ def test_a_termination_signal_stops_at_once_and_is_resumable(videos: Path, undis
     while not (out / ".work" / "leases").is_dir() or not list((out / ".work" / "leases").glob("*.0")):
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    _, words = process.communicate(timeout=60)
-    assert process.returncode == exit_codes.INTERRUPTED and "same command continues" in words
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == exit_codes.INTERRUPTED and "same command continues" in message
     assert not list((out / ".work" / "leases").iterdir())
-    assert preprocess(videos, out).returncode == exit_codes.DONE
-    assert tree_hash(out) == tree_hash(undisturbed)
+    assert preprocess(videos, out).returncode == exit_codes.SUCCESS
+    assert hash_tree(out) == hash_tree(undisturbed)
 
 
 def test_shards_join_to_the_whole(videos: Path, undisturbed: Path, tmp_path: Path) -> None:
     for shard in (1, 2):
-        assert preprocess(videos, tmp_path / str(shard), "--shard", f"{shard}/2").returncode == exit_codes.DONE
+        assert preprocess(videos, tmp_path / str(shard), "--shard", f"{shard}/2").returncode == exit_codes.SUCCESS
     stores = [ClipStore.open(tmp_path / str(shard)) for shard in (1, 2)]
     assert [len(store.records) for store in stores] == [4, 4]
     merge_stores(stores, tmp_path / "joined")
-    assert tree_hash(tmp_path / "joined") == tree_hash(undisturbed)
+    assert hash_tree(tmp_path / "joined") == hash_tree(undisturbed)
     # A joined store has no ledger, yet nothing in it is done again.
-    assert preprocess(videos, tmp_path / "joined").returncode == exit_codes.DONE
-    assert tree_hash(tmp_path / "joined") == tree_hash(undisturbed) and not times_done(tmp_path / "joined")
+    assert preprocess(videos, tmp_path / "joined").returncode == exit_codes.SUCCESS
+    assert hash_tree(tmp_path / "joined") == hash_tree(undisturbed) and not count_done(tmp_path / "joined")
 
 
 def test_bad_videos_are_set_aside_and_can_be_tried_again(tmp_path: Path) -> None:
@@ -111,7 +110,7 @@ def test_bad_videos_are_set_aside_and_can_be_tried_again(tmp_path: Path) -> None
         (videos / "a" / f"{name}.avi").write_bytes(content)
     write_video(videos / "a" / "single.avi", moving_square(1))
     result = preprocess(videos, out, layout="folder")
-    assert result.returncode == exit_codes.SET_ASIDE, result.stderr
+    assert result.returncode == exit_codes.SKIPPED_ITEMS, result.stderr
     assert {f.video_id: f.stage for f in read_failures(out / "failures.csv")} == {
         "a/empty": "open",
         "a/text": "open",
@@ -122,7 +121,7 @@ def test_bad_videos_are_set_aside_and_can_be_tried_again(tmp_path: Path) -> None
     write_video(videos / "a" / "empty.avi", moving_square(6))
     assert "single" in preprocess(videos, out, layout="folder").stderr
     assert len(read_failures(out / "failures.csv")) == 3, "set aside stays so until --retry-failed"
-    assert preprocess(videos, out, "--retry-failed", layout="folder").returncode == exit_codes.SET_ASIDE
+    assert preprocess(videos, out, "--retry-failed", layout="folder").returncode == exit_codes.SKIPPED_ITEMS
     assert len(read_failures(out / "failures.csv")) == 2
 
 
@@ -142,7 +141,7 @@ def test_odd_names_survive(tmp_path: Path) -> None:
         (tmp_path / "videos").mkdir(exist_ok=True)
         (tmp_path / "a.avi").rename(tmp_path / "videos" / f"{name}.avi")
     result = preprocess(tmp_path / "videos", tmp_path / "clips", layout="flat")
-    assert result.returncode == exit_codes.DONE, result.stderr
+    assert result.returncode == exit_codes.SUCCESS, result.stderr
     store = ClipStore.open(tmp_path / "clips")
     assert sorted(record.video_id for record in store.records) == sorted(names)
     assert check_store(store) == []
@@ -152,18 +151,18 @@ def test_odd_names_survive(tmp_path: Path) -> None:
 def test_a_video_over_its_time_limit_is_set_aside(tmp_path: Path) -> None:
     write_video(tmp_path / "videos" / "long.avi", moving_square(200))
     result = preprocess(tmp_path / "videos", tmp_path / "clips", "--time-limit", "0.01", layout="flat")
-    assert result.returncode == exit_codes.SET_ASIDE
+    assert result.returncode == exit_codes.SKIPPED_ITEMS
     (failure,) = read_failures(tmp_path / "clips" / "failures.csv")
     assert failure.stage == "time limit" and "0.01 s" in failure.reason
     result = preprocess(tmp_path / "videos", tmp_path / "clips", "--retry-failed", layout="flat")
-    assert result.returncode == exit_codes.DONE
+    assert result.returncode == exit_codes.SUCCESS
 
 
 def test_a_name_that_does_not_fit_is_set_aside(tmp_path: Path) -> None:
     write_video(tmp_path / "videos" / "a.avi", moving_square(3))
     shutil.copy(tmp_path / "videos" / "a.avi", tmp_path / "videos" / f"{'n' * 252}.ts")
     result = preprocess(tmp_path / "videos", tmp_path / "clips", layout="flat")
-    assert result.returncode == exit_codes.SET_ASIDE, result.stderr
+    assert result.returncode == exit_codes.SKIPPED_ITEMS, result.stderr
     (failure,) = read_failures(tmp_path / "clips" / "failures.csv")
     assert failure.stage == "store" and "name" in failure.reason
     assert [record.video_id for record in ClipStore.open(tmp_path / "clips").records] == ["a"]
@@ -179,20 +178,20 @@ def test_a_process_that_was_frozen_and_superseded_still_finishes_its_videos(vide
         time.sleep(0.005)
     frozen.send_signal(signal.SIGSTOP)
     time.sleep(1.5)
-    assert preprocess(videos, out, "--shard", "2/2", "--lease-seconds", "1").returncode == exit_codes.DONE
+    assert preprocess(videos, out, "--shard", "2/2", "--lease-seconds", "1").returncode == exit_codes.SUCCESS
     frozen.send_signal(signal.SIGCONT)
-    assert frozen.wait(timeout=120) == exit_codes.DONE
+    assert frozen.wait(timeout=120) == exit_codes.SUCCESS
     assert len(ClipStore.open(out).records) == 8 and check_store(ClipStore.open(out)) == []
 
 
 def test_other_classes_with_the_same_labels_are_refused_before_any_work(tmp_path: Path) -> None:
     for name in "ab":
         write_video(tmp_path / name / name / "1.avi", moving_square(3))
-    assert preprocess(tmp_path / "b", tmp_path / "clips", layout="folder").returncode == exit_codes.DONE
-    before = tree_hash(tmp_path / "clips")
+    assert preprocess(tmp_path / "b", tmp_path / "clips", layout="folder").returncode == exit_codes.SUCCESS
+    before = hash_tree(tmp_path / "clips")
     result = preprocess(tmp_path / "a", tmp_path / "clips", layout="folder")
-    assert result.returncode == exit_codes.WRONG_USE and "use another --out" in " ".join(result.stderr.split())
-    assert tree_hash(tmp_path / "clips") == before
+    assert result.returncode == exit_codes.USAGE_ERROR and "use another --out" in " ".join(result.stderr.split())
+    assert hash_tree(tmp_path / "clips") == before
 
 
 def test_an_interrupted_adoption_of_a_joined_store_loses_nothing(
@@ -202,8 +201,8 @@ def test_an_interrupted_adoption_of_a_joined_store_loses_nothing(
     (out / ".work" / "adopted").unlink()
     for path in sorted(out.glob(".work/ledger/*/*.json"))[1:]:
         path.unlink()
-    assert preprocess(videos, out).returncode == exit_codes.DONE
-    assert tree_hash(out) == tree_hash(undisturbed) and times_done(out) == times_done(undisturbed)
+    assert preprocess(videos, out).returncode == exit_codes.SUCCESS
+    assert hash_tree(out) == hash_tree(undisturbed) and count_done(out) == count_done(undisturbed)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root to mount a small disk")
@@ -238,7 +237,7 @@ def test_a_full_disk_stops_with_a_clear_message_and_a_valid_store(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         (["--short-edge", "32"], "short_edge is 0 in the store, 32 now"),
         (["--flow-bound", "10"], "flow.bound is 20.0 in the store, 10.0 now"),
@@ -254,21 +253,23 @@ def test_a_full_disk_stops_with_a_clear_message_and_a_valid_store(tmp_path: Path
         (["--nonsense"], "nonsense"),
     ],
 )  # fmt: skip
-def test_wrong_use_is_one_line_and_exit_code_2(videos: Path, undisturbed: Path, options: list[str], words: str) -> None:
+def test_wrong_use_is_one_line_and_exit_code_2(
+    videos: Path, undisturbed: Path, options: list[str], message: str
+) -> None:
     result = preprocess(videos, undisturbed, *options)
     text = " ".join(result.stderr.replace("│", " ").split())
-    assert result.returncode == exit_codes.WRONG_USE and words in text, text
+    assert result.returncode == exit_codes.USAGE_ERROR and message in text, text
     assert "Traceback" not in text
 
 
 def test_a_foreign_folder_is_not_written_into(videos: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     result = preprocess(videos, tmp_path)
-    assert result.returncode == exit_codes.WRONG_USE and "no clip store" in " ".join(result.stderr.split())
+    assert result.returncode == exit_codes.USAGE_ERROR and "no clip store" in " ".join(result.stderr.split())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_an_estimate_writes_nothing(videos: Path, tmp_path: Path) -> None:
     result = preprocess(videos, tmp_path / "clips", "--estimate")
-    assert result.returncode == exit_codes.DONE and "8 videos: about" in result.stdout
+    assert result.returncode == exit_codes.SUCCESS and "8 videos: about" in result.stdout
     assert not (tmp_path / "clips").exists()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.report.made_up_plan import make_clips, make_plan
+from tests.report.plan_factories import make_clips, make_plan
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 INSTALL_SECONDS = 600

@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from covid_cmsf.evaluation.linear import evaluate_linear
-from covid_cmsf.report.building import Report
-from covid_cmsf.report.options import Options
-from tests.report import made_up_plan
+from covid_cmsf.evaluation.probes.linear import evaluate_linear
+from covid_cmsf.report.build import Report, ReportOptions
+from tests.report import plan_factories
 from tests.report.conftest import find_chromium
 
 READY = "performance.getEntriesByType('mark').find((one) => one.name === 'report-ready')?.startTime"
@@ -30,16 +29,16 @@ def main() -> None:
     chosen = parser.parse_args()
     clips, plan = chosen.folder / "clips", chosen.folder / "plan"
     if not clips.exists():
-        made_up_plan.make_clips(clips, num_classes=chosen.classes, num_sources=chosen.sources)
+        plan_factories.make_clips(clips, num_classes=chosen.classes, num_sources=chosen.sources)
     if not plan.exists():
-        small = evaluate_linear(made_up_plan.features_of(1.0, 0))  # a probe of so many videos would take its time
-        made_up_plan.evaluate_linear = lambda features: replace(small)  # type: ignore[attr-defined,assignment]
+        small = evaluate_linear(plan_factories.features_of(1.0, 0))  # a probe of so many videos would take its time
+        plan_factories.evaluate_linear = lambda features: replace(small)  # type: ignore[attr-defined,assignment]
         sizes = {"num_classes": chosen.classes, "num_sources": chosen.sources, "size": chosen.values}
-        made_up_plan.make_plan(plan, clips, sizes=sizes, rounds=chosen.rounds)
+        plan_factories.make_plan(plan, clips, sizes=sizes, rounds=chosen.rounds)
     out = chosen.folder / f"report-{chosen.queries}"
     start = time.monotonic()
-    mark = Report([plan], out, Options(num_queries=chosen.queries)).write()
-    print(f"{mark['bytes'] / 1e6:.1f} MB in {time.monotonic() - start:.0f} s; {mark['notes'] or 'no notes'}")
+    metadata = Report([plan], out, ReportOptions(num_queries=chosen.queries)).write()
+    print(f"{metadata['bytes'] / 1e6:.1f} MB in {time.monotonic() - start:.0f} s; {metadata['notes'] or 'no notes'}")
     for name in ("assets", "data", "figures", "pictures"):
         files = [path for path in (out / name).rglob("*") if path.is_file()]
         print(f"  {name}: {len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.2f} MB")

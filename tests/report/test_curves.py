@@ -8,18 +8,16 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
-from covid_cmsf.report.comparison import compare, group_numbers, mean_and_spread
-from covid_cmsf.report.curve_figures import draw_figures
-from covid_cmsf.report.curve_lines import lines_of
-from covid_cmsf.report.curves import MEASURES, as_curve, mean_curve, thin
-from covid_cmsf.report.plan_folder import read_folder, read_folders
-from tests.report.made_up_plan import make_plan
+from covid_cmsf.report.comparison import compare, group_numbers, mean_and_std
+from covid_cmsf.report.curves import CHARTS, build_lines, draw_curve_figures, mean_curve, subsample, to_columns
+from covid_cmsf.report.runs import read_run, read_runs
+from tests.report.plan_factories import make_plan
 
 
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 1234])
 def test_long_curves_are_thinned_evenly_and_keep_their_end(count: int) -> None:
     lines = [{"step": step} for step in range(count)]
-    kept = [line["step"] for line in thin(lines, 100)]
+    kept = [line["step"] for line in subsample(lines, 100)]
     stride = next(n for n in range(1, 1000) if len(range(0, count, n)) <= 100)
     assert kept == sorted({*range(0, count, stride), *([count - 1] if count else [])})
 
@@ -30,7 +28,7 @@ def test_the_mean_over_seeds_is_that_of_each_common_step() -> None:
     for shift in range(3):
         lines = [{"step": 10 * i, "loss": draw.random()} for i in range(shift, 6)]
         lines[2]["purity"] = draw.random()
-        curves.append(as_curve(lines))
+        curves.append(to_columns(lines))
     mean, spread = mean_curve(curves)
     assert mean["step"] == [20, 30, 40, 50]
     for place, step in enumerate(mean["step"]):
@@ -41,27 +39,27 @@ def test_the_mean_over_seeds_is_that_of_each_common_step() -> None:
 
 
 def test_seeds_are_one_family_with_a_mean(seeds: Path, plan: Path) -> None:
-    lines = lines_of([read_folder(seeds, "seeds")])
+    lines = build_lines([read_run(seeds, "seeds")])
     mine = [line for line in lines if line.stage == "cmsf-rgb-1"]
     assert [line.seed for line in mine] == ["seed 0", "seed 1", "mean"] and len({line.family for line in mine}) == 1
     assert mine[2].curve["loss"][0] == pytest.approx((mine[0].curve["loss"][0] + mine[1].curve["loss"][0]) / 2)
-    alone = lines_of([read_folder(plan, "plan")])
+    alone = build_lines([read_run(plan, "plan")])
     assert {line.seed for line in alone} == {""} and len({line.family for line in alone}) == len(alone) == 6
 
 
 def test_figures_are_written_for_what_there_is(seeds: Path, tmp_path: Path) -> None:
-    written = draw_figures(lines_of([read_folder(seeds, "se$eds")]), tmp_path)
-    assert set(written) == {measure.name for measure in MEASURES}
+    written = draw_curve_figures(build_lines([read_run(seeds, "se$eds")]), tmp_path)
+    assert set(written) == {chart.name for chart in CHARTS}
     for names in written.values():
         assert matplotlib.image.imread(tmp_path / names[0]).shape[0] > 300
         assert (tmp_path / names[1]).read_text().startswith("<?xml")
-    assert draw_figures([], tmp_path) == {}
+    assert draw_curve_figures([], tmp_path) == {}
 
 
 def test_plans_that_differ_in_their_seed_alone_are_a_group(clips: Path, seeds: Path, tmp_path: Path) -> None:
     other = make_plan(tmp_path / "b", clips, controls=[], seeds=[2], done=["infonce-rgb"])
     longer = make_plan(tmp_path / "c", clips, controls=[], seeds=[0], rounds=2, done=["infonce-rgb"])
-    plans = read_folders([seeds, other, longer])
+    plans = read_runs([seeds, other, longer])
     assert group_numbers(plans) == [0, 0, 1]
     found = compare(plans)
     assert [group["plans"] for group in found["groups"]] == [["seeds", "b"], ["c"]]
@@ -80,10 +78,10 @@ def test_runs_of_the_same_settings_are_a_group(plan: Path, tmp_path: Path) -> No
         (tmp_path / name).mkdir()
         own = text.replace("\nseed: 0", f"\nseed: {seed}").replace("epochs: 6", f"epochs: {epochs}")
         (tmp_path / name / "config.yaml").write_text(own)
-    plans = read_folders([tmp_path / name for name in "xyz"])
+    plans = read_runs([tmp_path / name for name in "xyz"])
     assert group_numbers(plans) == [0, 0, 1] and compare(plans)["groups"][0]["seeds"] == [0, 1]
 
 
 def test_a_single_value_has_no_spread() -> None:
-    assert mean_and_spread([3.0]) == {"mean": 3.0, "sd": None, "values": [3.0]}
-    assert mean_and_spread([]) == {"mean": None, "sd": None, "values": []}
+    assert mean_and_std([3.0]) == {"mean": 3.0, "sd": None, "values": [3.0]}
+    assert mean_and_std([]) == {"mean": None, "sd": None, "values": []}

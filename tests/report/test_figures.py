@@ -10,9 +10,9 @@ import yaml
 from typer.testing import CliRunner
 
 from covid_cmsf.cli.app import app
-from covid_cmsf.report.noise_curves import read_points, stage_folders
-from covid_cmsf.report.noisy_neighbors import gallery_rows
-from tests.pictures import make_image_folder
+from covid_cmsf.report.noise_figures import finished_stage_folders, read_points
+from covid_cmsf.report.noisy_gallery import gallery_rows
+from tests.factories import make_image_folder
 
 N, D = 90, 6
 
@@ -29,21 +29,21 @@ def made_up(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, li
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_are_the_nearest_of_the_same_seen_label(seed: int) -> None:
     features, seen, true, names = made_up(seed)
-    correct, wrong, drawn = gallery_rows(features, seen, true, names, num_found=5, seed=seed)
-    label = correct.found[0].seen_label
+    correct, wrong, drawn = gallery_rows(features, seen, true, names, num_neighbors=5, seed=seed)
+    label = correct.neighbors[0].noisy_label
     for row in (correct, wrong):
-        assert row.query is not None and row.query.seen_label == label
+        assert row.query is not None and row.query.noisy_label == label
         query = names.index(row.query.name)
         slow = []
         for i in range(N):
             if i != query and seen[i] == label:
                 slow.append((-float(torch.cosine_similarity(features[i], features[query], dim=0)), names[i]))
-        assert [one.name for one in row.found] == [name for _, name in sorted(slow)[:5]]
-        assert row.purity == sum(one.true_label == row.query.true_label for one in row.found) / 5
+        assert [one.name for one in row.neighbors] == [name for _, name in sorted(slow)[:5]]
+        assert row.purity == sum(one.true_label == row.query.true_label for one in row.neighbors) / 5
     assert correct.query is not None and correct.query.true_label == label
     assert wrong.query is not None and wrong.query.true_label != label
-    assert correct.purity == 1 and all(one.seen_label == label and one.similarity is None for one in drawn.found)
-    assert len({one.name for one in drawn.found}) == 5
+    assert correct.purity == 1 and all(one.noisy_label == label and one.similarity is None for one in drawn.neighbors)
+    assert len({one.name for one in drawn.neighbors}) == 5
 
 
 def test_without_noise_there_is_nothing_to_show() -> None:
@@ -70,7 +70,7 @@ def test_curves_have_the_mean_and_spread_of_the_seeds(tmp_path: Path) -> None:
     (tmp_path / "seed-0" / "cmsf" / "transfer" / "result.json").write_text('{"mean": 65.4}')
     (tmp_path / "seed-0" / "chance").mkdir()
     (tmp_path / "seed-0" / "chance" / "stage.json").write_text('{"r1": 10}')
-    points = {(p.model, p.noise, p.measure): p for p in read_points(stage_folders([tmp_path]))}
+    points = {(p.model, p.noise, p.metric): p for p in read_points(finished_stage_folders([tmp_path]))}
     assert points["Xent", 0.5, "linear"].mean == 62 and points["Xent", 0.5, "linear"].spread == 2
     assert points["CMSF top-10", 0.5, "transfer"].values == (65.4,) and len(points) == 7
     done = CliRunner().invoke(app, ["figures", "noise", str(tmp_path), "--out", str(tmp_path / "curves")])
@@ -102,7 +102,7 @@ def test_the_gallery_of_a_run_is_drawn_from_its_files(tmp_path: Path) -> None:
     steps = [
         ["train", tmp_path / "run.yaml", "--out", run],
         ["extract", run / "checkpoints" / "last.pt", root, "--out", run / "features.safetensors", "--workers", 0],
-        ["figures", "neighbors", run, "--number", 4, "--out", out],
+        ["figures", "neighbors", run, "--num-images", 4, "--out", out],
     ]
     for words in steps:
         done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
@@ -111,4 +111,4 @@ def test_the_gallery_of_a_run_is_drawn_from_its_files(tmp_path: Path) -> None:
     picture = matplotlib.image.imread(out)
     assert picture.shape[0] > 300 and picture.shape[1] > 500
     rows = json.loads((tmp_path / "gallery.json").read_text())["rows"]
-    assert [row["kind"] for row in rows] == ["correct", "wrong", "random"] and len(rows[0]["found"]) == 4
+    assert [row["kind"] for row in rows] == ["correct", "wrong", "random"] and len(rows[0]["neighbors"]) == 4

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from covid_cmsf.report.building import Report
-from covid_cmsf.report.options import Options
-from covid_cmsf.report.serving import address_of, start_server
-from tests.report.made_up_plan import ODD, make_plan
+from covid_cmsf.report.build import Report, ReportOptions
+from covid_cmsf.report.serve import server_url, start_server
+from tests.report.plan_factories import ODD, make_plan
 
 SECTIONS = ("overview", "comparison", "curves", "neighbors", "map", "errors", "data", "provenance")
 
@@ -20,11 +19,11 @@ SECTIONS = ("overview", "comparison", "curves", "neighbors", "map", "errors", "d
 def written(plan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of the finished plan."""
     out = tmp_path_factory.mktemp("page") / "report"
-    Report([plan], out, Options(num_queries=16, num_neighbors=4)).write(figures=False)
+    Report([plan], out, ReportOptions(num_queries=16, num_neighbors=4)).write(figures=False)
     return out
 
 
-class Opened:
+class ClipCollections:
     """A page with everything that it complained about or asked for elsewhere."""
 
     def __init__(self, browser: Any, address: str, **context: Any) -> None:
@@ -70,11 +69,11 @@ class Opened:
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Any]:
     """Opens pages and, at the end, wants them to have been quiet."""
-    opened: list[Opened] = []
+    opened: list[ClipCollections] = []
 
-    def open_one(address: Path | str, **context: Any) -> Opened:
+    def open_one(address: Path | str, **context: Any) -> ClipCollections:
         text = address if isinstance(address, str) else (address / "index.html").as_uri()
-        opened.append(Opened(browser, text, **context))
+        opened.append(ClipCollections(browser, text, **context))
         return opened[-1]
 
     yield open_one
@@ -129,11 +128,11 @@ def test_filters_of_the_gallery_leave_the_right_queries(written: Path, open_page
     page.get_by_role("button", name="a random query").click()
     assert count.inner_text() == "1 query"
     page.get_by_role("button", name="all queries").click()
-    assert page.locator("#neighbors .query").first.locator(".found").count() == 2
+    assert page.locator("#neighbors .query").first.locator(".neighbor-row").count() == 2
     page.get_by_label("controls and baselines").check()
-    assert page.locator("#neighbors .query").first.locator(".found").count() == 3
+    assert page.locator("#neighbors .query").first.locator(".neighbor-row").count() == 3
     opened.choose("neighbors", "Networks", "flow")
-    stages = opened.report("[...document.querySelectorAll('#neighbors .found')].map((one) => one.dataset.stage)")
+    stages = opened.report("[...document.querySelectorAll('#neighbors .neighbor-row')].map((one) => one.dataset.stage)")
     assert set(stages) == {"infonce-flow", "cmsf-flow-1", "msf-flow"}
     page.locator("#neighbors input[type=search]").fill("v00000")
     page.locator("#neighbors input[type=search]").press("Enter")
@@ -145,8 +144,8 @@ def test_frames_are_green_or_red_by_the_true_class(written: Path, open_page: Any
     opened.page.wait_for_selector("#neighbors .query")
     pairs = opened.report(
         """[...document.querySelectorAll('#neighbors .query')].flatMap((card) => {
-          const own = card.querySelector('.asked .class-name').textContent;
-          return [...card.querySelectorAll('.found .clip')].map((clip) => [
+          const own = card.querySelector('.query-panel .class-name').textContent;
+          return [...card.querySelectorAll('.neighbor-row .clip')].map((clip) => [
             clip.querySelector('.class-name').textContent === own, clip.classList.contains('right'),
             clip.querySelector('.sign').textContent]); })"""
     )
@@ -157,10 +156,10 @@ def test_the_numbers_of_the_page_are_those_of_the_table(written: Path, plan: Pat
     opened = open_page(written)
     opened.page.wait_for_selector("#errors .changed")
     found = opened.report(
-        """(() => { const series = Report.data["series-0"], m = Report.measures;
-          return series.stages.map((stage) => ({name: stage.name, recall: m.recall(series, stage),
-            byClass: m.byClass(series, stage), confusion: m.confusion(series, stage),
-            changes: m.changes(series, series.stages[0], stage), ranks: stage.first_right})); })()"""
+        """(() => { const gallery = Report.data["gallery-0"], m = Report.metrics;
+          return gallery.stages.map((stage) => ({name: stage.name, recall: m.recall(gallery, stage),
+            byClass: m.byClass(gallery, stage), confusion: m.confusion(gallery, stage),
+            changes: m.changes(gallery, gallery.stages[0], stage), ranks: stage.first_correct})); })()"""
     )
     first = found[0]["ranks"]
     for one in found:
@@ -225,7 +224,7 @@ def test_a_phone_can_read_it_without_scrolling_sideways(written: Path, open_page
 
 def test_several_plans_are_compared_and_can_be_chosen(plan: Path, clips: Path, tmp_path: Path, open_page: Any) -> None:
     other = make_plan(tmp_path / "other", clips, seeds=[0, 1], done=["infonce-rgb"])
-    Report([plan, other], tmp_path / "report", Options(num_queries=4, pictures=False)).write(figures=False)
+    Report([plan, other], tmp_path / "report", ReportOptions(num_queries=4, pictures=False)).write(figures=False)
     opened = open_page(tmp_path / "report")
     opened.see_all()
     assert opened.page.locator("#comparison .groups li").count() == 1  # they differ in nothing but the seeds
@@ -239,7 +238,7 @@ def test_a_run_without_results_says_what_is_missing(plan: Path, tmp_path: Path, 
     (tmp_path / "run").mkdir()
     for name in ("config.yaml", "metrics.jsonl"):
         shutil.copy(plan / "infonce-rgb" / name, tmp_path / "run")
-    Report([tmp_path / "run"], tmp_path / "report", Options(clips="/gone")).write(figures=False)
+    Report([tmp_path / "run"], tmp_path / "report", ReportOptions(clips="/gone")).write(figures=False)
     opened = open_page(tmp_path / "report")
     opened.see_all()
     for section in ("overview", "neighbors", "map", "errors"):
@@ -251,11 +250,11 @@ def test_a_run_without_results_says_what_is_missing(plan: Path, tmp_path: Path, 
 def test_a_followed_report_is_refreshed_and_keeps_filters_and_place(plan: Path, tmp_path: Path, open_page: Any) -> None:
     copy = tmp_path / "plan"
     shutil.copytree(plan, copy)
-    report = Report([copy], tmp_path / "report", Options(num_queries=8, pictures=False))
+    report = Report([copy], tmp_path / "report", ReportOptions(num_queries=8, pictures=False))
     report.write(live=0.3, figures=False)
     server = start_server(tmp_path / "report", 0)
     try:
-        opened = open_page(address_of(server))
+        opened = open_page(server_url(server))
         opened.page.wait_for_selector("#neighbors .query")
         opened.see_all()
         opened.choose("neighbors", "Class", "1")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from covid_cmsf.report import projection
-from covid_cmsf.report.projection import has_umap, principal_components, umap_places
+from covid_cmsf.report import ranking as ranking_module
+from covid_cmsf.report.ranking import has_umap, principal_components, umap_projection
 
 
 @pytest.mark.parametrize("shape", [(40, 7), (5, 12), (9, 2)])
@@ -44,10 +44,10 @@ def test_umap_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> 
     module.__spec__ = importlib.machinery.ModuleSpec("umap", None)
     monkeypatch.setitem(sys.modules, "umap", module)
     rows = torch.randn(10, 4)
-    assert has_umap() and torch.equal(umap_places(rows, seed=5), rows[:, :2])
+    assert has_umap() and torch.equal(umap_projection(rows, seed=5), rows[:, :2])
     assert asked["metric"] == "cosine" and asked["random_state"] == 5 and asked["n_neighbors"] == 9
 
 
 def test_without_umap_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(projection, "find_spec", lambda name: None)
+    monkeypatch.setattr(ranking_module, "find_spec", lambda name: None)
     assert not has_umap()

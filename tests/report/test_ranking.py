@@ -6,42 +6,39 @@ from pathlib import Path
 import pytest
 import torch
 
-from covid_cmsf.evaluation.features import load_features, save_features
+from covid_cmsf.evaluation.features.file import load_features, save_features
 from covid_cmsf.evaluation.retrieval import evaluate_retrieval
-from covid_cmsf.report.plan_folder import read_folder
-from covid_cmsf.report.query_choice import choose_queries, outcome
-from covid_cmsf.report.ranked_stage import rank_stage
-from covid_cmsf.report.ranking import cosines, rank_queries
-from covid_cmsf.report.series import before_and_after, make_series
-from covid_cmsf.report.stage_folder import StageFolder
-from tests.evaluation.made_up import made_up_features
+from covid_cmsf.report.gallery import before_and_after, build_gallery, choose_queries, outcome
+from covid_cmsf.report.ranking import cosines, rank_queries, rank_stage
+from covid_cmsf.report.runs import StageRun, read_run
+from tests.evaluation.factories import synthetic_features
 
 
 @pytest.mark.parametrize("protocol", ["clean", "coclr"])
 @pytest.mark.parametrize("noise", [0.5, 2.0])
 def test_hits_of_single_queries_add_up_to_the_recall_of_the_table(protocol: str, noise: float) -> None:
-    features = made_up_features(5, 12, noise=noise, protocol=protocol)
+    features = synthetic_features(5, 12, noise=noise, protocol=protocol)
     result, ranking = evaluate_retrieval(features), rank_queries(features)
     for k, recall in result.recall.items():
-        hits = sum(0 < rank <= k for rank in ranking.first_right.tolist())
+        hits = sum(0 < rank <= k for rank in ranking.first_correct.tolist())
         assert 100 * hits / result.num_query == pytest.approx(recall, abs=1e-9)
     assert ranking.r1 == result.recall[1]
 
 
 def test_neighbors_are_those_of_a_slow_search() -> None:
-    features = made_up_features(3, 6, noise=2.0)
+    features = synthetic_features(3, 6, noise=2.0)
     ranking = rank_queries(features)
-    parts, labels = features.videos.parts, features.videos.labels.tolist()
-    train = [i for i, part in enumerate(parts) if part == "train"]
+    subsets, labels = features.videos.subsets, features.videos.labels.tolist()
+    train = [i for i, part in enumerate(subsets) if part == "train"]
     mean = features.features[train].double().mean(0)
     unit = torch.nn.functional.normalize(features.features.double() - mean, dim=1)
     for place, query in enumerate(ranking.queries.tolist()):
-        assert parts[query] == "test"
-        slow = sorted((-float(unit[i] @ unit[query]), i) for i in train)[: ranking.found.shape[1]]
-        assert ranking.found[place].tolist() == [i for _, i in slow]
+        assert subsets[query] == "test"
+        slow = sorted((-float(unit[i] @ unit[query]), i) for i in train)[: ranking.neighbors.shape[1]]
+        assert ranking.neighbors[place].tolist() == [i for _, i in slow]
         assert ranking.similarity[place].tolist() == pytest.approx([-value for value, _ in slow], abs=1e-5)
         ranks = [rank for rank, (_, i) in enumerate(slow, start=1) if labels[i] == labels[query]]
-        assert int(ranking.first_right[place]) == (ranks[0] if ranks else 0)
+        assert int(ranking.first_correct[place]) == (ranks[0] if ranks else 0)
 
 
 def test_cosines_do_not_depend_on_the_block_size() -> None:
@@ -65,69 +62,69 @@ def test_every_class_and_every_kind_is_shown_before_any_twice() -> None:
     assert sorted(labels[one] for one in chosen) == [0] * 5 + [1] * 5 + [2] * 2
     assert {kinds[one] for one in chosen if labels[one] == 0} == {"right", "hurt", "wrong", "improved"}
     assert choose_queries(labels, kinds, 12) == chosen != choose_queries(labels, kinds, 12, seed=1)
-    assert choose_queries(labels, kinds, 3, always=[30, 7])[:2] == [30, 7]
+    assert choose_queries(labels, kinds, 3, always_shown=[30, 7])[:2] == [30, 7]
     assert sorted(choose_queries(labels, kinds, 99)) == list(range(42))
 
 
-def rank(stage: StageFolder):  # type: ignore[no-untyped-def]
+def rank(stage: StageRun):  # type: ignore[no-untyped-def]
     return rank_stage(stage, umap=False)
 
 
 def test_stages_are_put_on_one_list_of_videos(plan: Path) -> None:
-    stages = read_folder(plan, "plan").first.stages
-    series, notes = make_series(stages, rank, num_shown=7, num_neighbors=3)
-    assert series is not None and not notes
-    assert [stage.kind for stage, _ in series.stages] == ["start"] * 2 + ["round"] * 2 + ["control"] * 2
-    values, found = series.values(), series.neighbors()
+    stages = read_run(plan, "plan").first_seed.stages
+    gallery, notes = build_gallery(stages, rank, num_shown=7, num_neighbors=3)
+    assert gallery is not None and not notes
+    assert [stage.kind for stage, _ in gallery.stages] == ["pretrain"] * 2 + ["round"] * 2 + ["control"] * 2
+    values, found = gallery.values(), gallery.neighbors()
     assert len(values["shown"]) == 7 and len(values["labels"]) == len(values["ids"]) == len(set(values["ids"]))
-    for number, (stage, _) in enumerate(series.stages):
+    for number, (stage, _) in enumerate(gallery.stages):
         assert stage.features is not None
         features = load_features(stage.features)
-        hits = [one == 1 for one in values["stages"][number]["first_right"]]
+        hits = [one == 1 for one in values["stages"][number]["first_correct"]]
         assert 100 * sum(hits) / len(hits) == pytest.approx(stage.result["r1"], abs=1e-9)
         slow = rank_queries(features)
         for place, query in enumerate(values["shown"]):
             row = [features.videos.ids[i] for i in slow.queries.tolist()].index(values["ids"][query])
-            own = [values["ids"][i] for i in found[number]["found"][3 * place : 3 * place + 3]]
-            assert own == [features.videos.ids[i] for i in slow.found[row, :3].tolist()]
+            own = [values["ids"][i] for i in found[number]["indices"][3 * place : 3 * place + 3]]
+            assert own == [features.videos.ids[i] for i in slow.neighbors[row, :3].tolist()]
             assert found[number]["similarity"][3 * place] == round(1000 * float(slow.similarity[row, 0]))
-            answer = values["stages"][number]["answer"][query]
-            assert answer == int(features.videos.labels[slow.found[row, 0]])
+            answer = values["stages"][number]["prediction"][query]
+            assert answer == int(features.videos.labels[slow.neighbors[row, 0]])
 
 
 def test_the_start_is_compared_with_the_last_round(plan: Path) -> None:
-    stages = read_folder(plan, "plan").first.stages
+    stages = read_run(plan, "plan").first_seed.stages
     before, after = before_and_after(stages, "flow")
     assert (stages[before].name, stages[after].name) == ("infonce-flow", "cmsf-flow-1")
 
 
 def test_a_stage_that_lacks_a_video_says_so_by_none(plan: Path, tmp_path: Path) -> None:
-    stages = read_folder(plan, "plan").first.stages
+    stages = read_run(plan, "plan").first_seed.stages
     assert stages[2].features is not None
     features = load_features(stages[2].features)
-    gone = features.videos.parts.index("test")
+    gone = features.videos.subsets.index("test")
     kept = torch.tensor([i for i in range(len(features.videos)) if i != gone])
     fewer = replace(features, videos=features.videos.take(kept), features=features.features[kept])
     (tmp_path / stages[2].name).mkdir()
     save_features(tmp_path / stages[2].name / "features.safetensors", fewer)
     other = replace(stages[2], folder=tmp_path / stages[2].name, retrieval={}, result={})
-    series, _ = make_series([stages[0], other], rank, num_shown=99, num_neighbors=2)
-    assert series is not None
-    place = series.ids.index(features.videos.ids[gone])
-    assert series.values()["stages"][1]["first_right"][place] is None and series.maps()[1]["pca_x"][place] is None
-    shown = series.shown.index(place)
-    assert series.neighbors()[1]["found"][2 * shown : 2 * shown + 2] == [-1, -1]
+    gallery, _ = build_gallery([stages[0], other], rank, num_shown=99, num_neighbors=2)
+    assert gallery is not None
+    place = gallery.ids.index(features.videos.ids[gone])
+    assert gallery.values()["stages"][1]["first_correct"][place] is None and gallery.maps()[1]["pca_x"][place] is None
+    shown = gallery.shown.index(place)
+    assert gallery.neighbors()[1]["indices"][2 * shown : 2 * shown + 2] == [-1, -1]
 
 
 def test_features_that_are_not_those_of_the_table_are_noted(plan: Path) -> None:
-    stage = read_folder(plan, "plan").first.stages[0]
+    stage = read_run(plan, "plan").first_seed.stages[0]
     wrong = replace(stage, retrieval={**stage.retrieval, "recall": {"1": 12.5}})
-    _, notes = make_series([wrong], rank, num_shown=3, num_neighbors=2)
+    _, notes = build_gallery([wrong], rank, num_shown=3, num_neighbors=2)
     assert len(notes) == 1 and "its result says 12.50" in notes[0]
 
 
 def test_features_that_cannot_be_ranked_are_noted(plan: Path, tmp_path: Path) -> None:
-    stage = read_folder(plan, "plan").first.stages[0]
+    stage = read_run(plan, "plan").first_seed.stages[0]
     (tmp_path / "features.safetensors").write_bytes(b"short")
-    series, notes = make_series([replace(stage, folder=tmp_path)], rank, num_shown=3, num_neighbors=2)
-    assert series is None and "truncated" in notes[0]
+    gallery, notes = build_gallery([replace(stage, folder=tmp_path)], rank, num_shown=3, num_neighbors=2)
+    assert gallery is None and "truncated" in notes[0]

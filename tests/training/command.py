@@ -15,9 +15,9 @@ import yaml
 import covid_cmsf.cli.app
 import covid_cmsf.training.dry_run
 import covid_cmsf.training.run
-from covid_cmsf.training.run_folder import plain
-from covid_cmsf.training.settings import TrainSettings
-from tests.training.toy import add_toy
+from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.training.run_dir import config_to_dict
+from tests.training.factories import add_toy
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([__name__])
@@ -54,9 +54,9 @@ class Command:
         return self.log.read_text() if self.log.is_file() else ""
 
 
-def write_settings(chosen: TrainSettings, path: Path) -> Path:
+def write_config_file(chosen: TrainConfig, path: Path) -> Path:
     """As a file for the command line."""
-    path.write_text(yaml.safe_dump(plain(chosen)))
+    path.write_text(yaml.safe_dump(config_to_dict(chosen)))
     return path
 
 

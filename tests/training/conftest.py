@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from covid_cmsf.models import EncoderCard, create_encoder, save_encoder
+from covid_cmsf.models import EncoderMetadata, create_encoder, save_encoder
 from covid_cmsf.training.run import run_training
 from covid_cmsf.views.modalities import IMAGENET_MEAN, IMAGENET_STD
+from tests.factories import make_ucf
 from tests.preprocess.commands import preprocess
-from tests.training.runs import settings
-from tests.training.toy import add_toy, remove_toy
-from tests.videos import make_ucf
+from tests.training.factories import add_toy, make_config, remove_toy
 
 # Enough that embeddings of different videos are not all but the same, so that neighbors are not chosen by rounding.
 TRAINED: dict[str, Any] = {"optimizer": {"lr": 0.01}, "schedule": {"epochs": 3}}
@@ -40,7 +39,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def flow_weights(clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of an InfoNCE run on flow: a guide."""
     folder = tmp_path_factory.mktemp("flow_run")
-    assert run_training(settings(clips, modality="flow", **TRAINED), folder) == "finished"
+    assert run_training(make_config(clips, modality="flow", **TRAINED), folder) == "finished"
     return folder / "checkpoints" / "last.pt"
 
 
@@ -48,7 +47,7 @@ def flow_weights(clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rgb_weights(clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of an InfoNCE run on RGB: a start, or a guide."""
     folder = tmp_path_factory.mktemp("rgb_run")
-    assert run_training(settings(clips, **TRAINED), folder) == "finished"
+    assert run_training(make_config(clips, **TRAINED), folder) == "finished"
     return folder / "checkpoints" / "last.pt"
 
 
@@ -57,7 +56,7 @@ def frame_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A 2D network without a projector, as a picture guide."""
     path = tmp_path_factory.mktemp("frame") / "r18.safetensors"
     encoder = create_encoder("r18")
-    card = EncoderCard(
+    metadata = EncoderMetadata(
         encoder="r18",
         in_channels=3,
         input_size=(1, 32, 32),
@@ -66,5 +65,5 @@ def frame_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         modality="frame",
         bn_eps=1e-5,
     )
-    save_encoder(path, encoder, card)
+    save_encoder(path, encoder, metadata)
     return path

@@ -12,7 +12,7 @@ import torch
 from covid_cmsf.training import checkpoints as module
 from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.run import run_training
-from tests.training.runs import differing, finish, settings, stop_at
+from tests.training.factories import differing, finish, make_config, stop_at
 
 
 def save(checkpoints: Checkpoints, step: int, *, epoch: int = 0, kept: bool = False, keep: int = 3) -> Path:
@@ -125,7 +125,7 @@ def test_a_damaged_index_is_an_error(tmp_path: Path) -> None:
 def test_a_run_whose_newest_checkpoint_is_damaged_ends_the_same(
     damage: Any, clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = settings(clips)
+    chosen = make_config(clips)
     run_training(chosen, tmp_path / "whole")
     stop_at(monkeypatch, 3, 7)
     assert run_training(chosen, tmp_path / "run") == run_training(chosen, tmp_path / "run") == "stopped"
@@ -138,7 +138,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_ends_the_same(
 def test_a_full_disk_during_a_run_leaves_it_where_it_was(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = settings(clips)
+    chosen = make_config(clips)
     run_training(chosen, tmp_path / "whole")
     with monkeypatch.context() as patch:
         stop_at(patch, 3)
@@ -152,7 +152,7 @@ def test_a_full_disk_during_a_run_leaves_it_where_it_was(
 
 
 def test_checkpoints_of_every_n_epochs_stay(clips: Path, tmp_path: Path) -> None:
-    chosen = settings(clips, schedule={"epochs": 7}, runtime={"keep_every_epochs": 2, "keep": 2})
+    chosen = make_config(clips, schedule={"epochs": 7}, runtime={"keep_every_epochs": 2, "keep": 2})
     run_training(chosen, tmp_path)
     entries = json.loads((tmp_path / "checkpoints" / "index.json").read_text())
     assert [(entry["epoch"], entry["kept"]) for entry in entries] == [(4, True), (6, True), (7, False)]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from covid_cmsf.config import load_config, read_yaml
-from covid_cmsf.cotrain.plan import PlanSettings
-from covid_cmsf.training.settings import TrainSettings
-from covid_cmsf.views.configuration import load_view_settings
+from covid_cmsf.cotrain.plan import PlanConfig
+from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.views.config import load_view_config
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 FRAGMENTS = sorted(CONFIGS.rglob("base*.yaml"))  # what several runs share: not whole by themselves
@@ -23,11 +23,11 @@ def test_there_are_configurations() -> None:
 def test_a_configuration_loads(path: Path) -> None:
     values = read_yaml(path)
     if {"stages", "rounds"} & set(values):
-        load_config(PlanSettings, path)
+        load_config(PlanConfig, path)
     elif "method" in values:
-        load_config(TrainSettings, path)
+        load_config(TrainConfig, path)
     elif set(values) == {"views"}:
-        load_view_settings(path)
+        load_view_config(path)
     else:
         raise AssertionError(f"{path} is no plan, no run and no views")
 
@@ -36,7 +36,7 @@ def test_a_configuration_loads(path: Path) -> None:
 def test_a_fragment_is_whole_with_what_it_leaves_open(path: Path) -> None:
     method = read_yaml(path).get("method")
     guided = method and method["name"] in ("cmsf", "coclr") and method.get("constraint", "guide") == "guide"
-    load_config(TrainSettings, path, ["method.name=byol_asym"] if method is None else GUIDED if guided else [])
+    load_config(TrainConfig, path, ["method.name=byol_asym"] if method is None else GUIDED if guided else [])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(CONFIGS).as_posix())

@@ -6,28 +6,28 @@ import pytest
 import torch
 
 from covid_cmsf.clips import open_clips
-from covid_cmsf.clips.manifest import ClipRecord
+from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.training.data import make_loader, open_data
-from covid_cmsf.training.processes import Processes
+from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.views.batch import Sample
-from covid_cmsf.views.dataset import Key, ViewDataset
-from covid_cmsf.views.settings import ViewSettings
-from tests.training.runs import settings
+from covid_cmsf.views.config import ViewConfig
+from covid_cmsf.views.dataset import SampleKey, ViewDataset
+from tests.training.factories import make_config
 
 CPU = torch.device("cpu")
 
 
 def test_all_labels_are_given_by_default(clips: Path) -> None:
-    data = open_data(settings(clips), online=["rgb"], target=["rgb"])
+    data = open_data(make_config(clips), online=["rgb"], target=["rgb"])
     assert data.labels.tolist() == [record.label for record in data.views.records]
     assert data.num_classes == 3 and len(data.views) == 21
 
 
 def samples(clips: Path, online: list[str] | None, target: list[str] | None, *, share: bool = True) -> list[Sample]:
-    chosen = ViewSettings(modalities=("rgb", "flow", "frame"), length=8, size=32, frame_size=40, share_geometry=share)
+    chosen = ViewConfig(modalities=("rgb", "flow", "frame"), length=8, size=32, frame_size=40, share_geometry=share)
     store = open_clips(clips)
     data = ViewDataset(store, store.select("1", "train"), chosen, seed=3, online=online, target=target)
-    return [data[Key(0, video, video)] for video in range(4)]
+    return [data[SampleKey(0, video, video)] for video in range(4)]
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -44,32 +44,32 @@ def test_modalities_that_nobody_looks_at_are_left_out_and_the_rest_stays_the_sam
 
 def test_only_what_is_looked_at_is_read(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, asked = open_clips(clips), []
-    real = type(store).read_codes
+    real = type(store).read_raw
 
-    def read_codes(self: object, record: ClipRecord, name: str, numbers: list[int]) -> torch.Tensor:
+    def read_raw(self: object, record: ClipRecord, name: str, numbers: list[int]) -> torch.Tensor:
         asked.append(name)
         return real(store, record, name, numbers)
 
-    monkeypatch.setattr(type(store), "read_codes", read_codes)
-    chosen = ViewSettings(modalities=("rgb", "flow"), length=8, size=32)
+    monkeypatch.setattr(type(store), "read_raw", read_raw)
+    chosen = ViewConfig(modalities=("rgb", "flow"), length=8, size=32)
     data = ViewDataset(store, store.select("1", "train"), chosen, seed=0, online=["rgb"], target=["rgb"])
-    assert data[Key(0, 0, 0)].views and set(asked) == {"rgb"}
+    assert data[SampleKey(0, 0, 0)].views and set(asked) == {"rgb"}
 
 
 def test_two_processes_share_the_batches_of_one(clips: Path) -> None:
-    chosen = settings(clips)
+    chosen = make_config(clips)
     data = open_data(chosen, online=["rgb"], target=["rgb"])
-    one = [batch.videos.tolist() for batch in make_loader(data, chosen, Processes(0, 1, CPU)).epoch(0)]
-    ranks = [make_loader(data, chosen, Processes(rank, 2, CPU)).epoch(0) for rank in (0, 1)]
+    one = [batch.videos.tolist() for batch in make_loader(data, chosen, DistributedContext(0, 1, CPU)).epoch(0)]
+    ranks = [make_loader(data, chosen, DistributedContext(rank, 2, CPU)).epoch(0) for rank in (0, 1)]
     two = [[*first.videos.tolist(), *second.videos.tolist()] for first, second in zip(*ranks, strict=True)]
     assert one == two and len(one) == 5
 
 
 def test_batches_that_cannot_be_made_are_refused(clips: Path) -> None:
-    data = open_data(settings(clips), online=["rgb"], target=["rgb"])
+    data = open_data(make_config(clips), online=["rgb"], target=["rgb"])
     with pytest.raises(ValueError, match="batch_size 4 does not divide among 3 processes"):
-        make_loader(data, settings(clips), Processes(0, 3, CPU))
+        make_loader(data, make_config(clips), DistributedContext(0, 3, CPU))
     with pytest.raises(ValueError, match="21 videos do not fill one batch of 22"):
-        make_loader(data, settings(clips, batch_size=22, method={"name": "xent"}), Processes(0, 1, CPU))
-    thrice = settings(clips, batch_size=22, repeat=3, method={"name": "xent"})
-    assert make_loader(data, thrice, Processes(0, 1, CPU)).num_batches == 2
+        make_loader(data, make_config(clips, batch_size=22, method={"name": "xent"}), DistributedContext(0, 1, CPU))
+    thrice = make_config(clips, batch_size=22, repeat=3, method={"name": "xent"})
+    assert make_loader(data, thrice, DistributedContext(0, 1, CPU)).num_batches == 2

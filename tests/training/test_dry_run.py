@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from covid_cmsf.cli.app import app
 from covid_cmsf.training import dry_run as module
 from covid_cmsf.training.dry_run import dry_run
-from tests.training.command import write_settings
-from tests.training.runs import settings
+from tests.training.command import write_config_file
+from tests.training.factories import make_config
 
 
 def listing(folder: Path) -> dict[str, int]:
@@ -22,8 +22,8 @@ def test_it_prints_the_plan_and_leaves_nothing_behind(
     clips: Path, flow_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guides = [{"weights": str(flow_weights), "modality": "flow", "cache": "views", "center": True}]
-    chosen = settings(clips, method={"name": "cmsf", "bank_rows": 16}, guides=guides)
-    config = write_settings(chosen, tmp_path / "run.yaml")
+    chosen = make_config(clips, method={"name": "cmsf", "bank_size": 16}, guides=guides)
+    config = write_config_file(chosen, tmp_path / "run.yaml")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     before = listing(tmp_path) | listing(clips) | listing(flow_weights.parent)
@@ -37,10 +37,10 @@ def test_it_prints_the_plan_and_leaves_nothing_behind(
 
 CASES: list[dict[str, Any]] = [
     {},
-    {"method": {"name": "coclr", "bank_rows": 16}},  # its first step comes when the bank is full
+    {"method": {"name": "coclr", "bank_size": 16}},  # its first step comes when the bank is full
     {"method": {"name": "xent"}},
     {"optimizer": {"accumulate": 5}},
-    {"batch_size": 21, "method": {"name": "byol_asym", "bank_rows": 21}},  # an epoch of a single step
+    {"batch_size": 21, "method": {"name": "byol_asym", "bank_size": 21}},  # an epoch of a single step
 ]
 
 
@@ -48,15 +48,17 @@ CASES: list[dict[str, Any]] = [
 def test_two_steps_have_a_loss_whatever_the_method(changes: dict[str, Any], clips: Path, flow_weights: Path) -> None:
     if changes.get("method", {}).get("name") == "coclr":
         changes = {**changes, "guides": [{"weights": str(flow_weights), "modality": "flow"}]}
-    facts = dry_run(settings(clips, **changes)).facts
-    assert "none" not in facts["losses of two steps"] and "GB" in facts["peak memory"]
+    entries = dry_run(make_config(clips, **changes)).entries
+    assert "none" not in entries["losses of two steps"] and "GB" in entries["peak memory"]
 
 
 def test_its_numbers_are_those_of_the_network(clips: Path) -> None:
-    facts = dry_run(settings(clips, method={"name": "msf", "bank_rows": 10, "head": {"embedding_size": 8}})).facts
+    entries = dry_run(
+        make_config(clips, method={"name": "msf", "bank_size": 10, "head": {"embedding_size": 8}})
+    ).entries
     projector = 32 * 64 + 64 + 2 * 64 + 64 * 8 + 8
-    assert f"projector {projector:,}" in facts["parameters"] and "predictor" in facts["parameters"]
+    assert f"projector {projector:,}" in entries["parameters"] and "predictor" in entries["parameters"]
     size = 10 * (8 * 4 + 5 * 8) + 8
-    assert facts["bank"] == f"10 rows of target; {size / 1e6:.1f} MB"
+    assert entries["bank"] == f"10 rows of target; {size / 1e6:.1f} MB"
     assert module._duration(30) == "30 s" and module._duration(1800) == "30 min" and module._duration(9000) == "2.5 h"
     assert torch.get_num_threads() == 1

@@ -9,19 +9,19 @@ from typer.testing import CliRunner
 
 from covid_cmsf.cli.app import app
 from covid_cmsf.training import loop
-from covid_cmsf.training.failure import NonFiniteLoss, replay
-from covid_cmsf.training.parts import Parts
+from covid_cmsf.training.build import TrainComponents
+from covid_cmsf.training.failures import NonFiniteLoss, replay
 from covid_cmsf.training.run import run_training
-from covid_cmsf.training.step import How
-from tests.training.command import Command, write_settings
-from tests.training.runs import STEPS_PER_EPOCH, differing, settings, stop_at
+from covid_cmsf.training.step import StepConfig
+from tests.training.command import Command, write_config_file
+from tests.training.factories import STEPS_PER_EPOCH, differing, make_config, stop_at
 
 WILD = {"name": "sgd", "lr": 1e38}
 METHODS: dict[str, dict[str, Any]] = {
     "infonce": {},
-    "byol_asym": {"method": {"name": "byol_asym", "bank_rows": 16}},
-    "coclr": {"method": {"name": "coclr", "bank_rows": 16, "start_rows": 0, "drop_self": 0.5}},
-    "two_bank": {"method": {"name": "cmsf", "constraint": "two_bank", "bank_rows": 16}, "labels": {"share": 0.5}},
+    "byol_asym": {"method": {"name": "byol_asym", "bank_size": 16}},
+    "coclr": {"method": {"name": "coclr", "bank_size": 16, "bank_warmup": 0, "drop_self": 0.5}},
+    "two_bank": {"method": {"name": "cmsf", "constraint": "two_bank", "bank_size": 16}, "labels": {"fraction": 0.5}},
     "xent": {"method": {"name": "xent"}},
     "grouped": {"batch_norm": {"groups": 2, "shuffle": True}},
 }
@@ -35,7 +35,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_can_be_replayed(
     if name == "coclr":
         changes = {**changes, "guides": [{"weights": str(flow_weights), "modality": "flow"}]}
     with pytest.raises(NonFiniteLoss, match="covid-cmsf replay .*failed-step-.*Videos in the batch: .*v_") as caught:
-        run_training(settings(clips, optimizer=WILD, **changes), tmp_path / "run")
+        run_training(make_config(clips, optimizer=WILD, **changes), tmp_path / "run")
     (file,) = (tmp_path / "run").glob("failed-step-*.pt")
     assert str(file) in str(caught.value)
     found = replay(file)
@@ -45,7 +45,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_can_be_replayed(
 
 
 def test_the_command_ends_with_1_and_replay_shows_where_it_went_wrong(clips: Path, tmp_path: Path) -> None:
-    config = write_settings(settings(clips, optimizer=WILD), tmp_path / "run.yaml")
+    config = write_config_file(make_config(clips, optimizer=WILD), tmp_path / "run.yaml")
     command = Command("train", config, "--out", tmp_path / "run", log=tmp_path / "log")
     assert command.end() == 1, command.said()
     assert "error: NonFiniteLoss: the loss of step" in command.said() and "Traceback" not in command.said()
@@ -59,10 +59,10 @@ def test_the_command_ends_with_1_and_replay_shows_where_it_went_wrong(clips: Pat
 def test_the_last_good_checkpoint_is_left_alone(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         stop_at(patch, 3)
-        run_training(settings(clips), tmp_path / "run")
+        run_training(make_config(clips), tmp_path / "run")
     before = {path: path.read_bytes() for path in (tmp_path / "run" / "checkpoints").iterdir()}
     with pytest.raises(NonFiniteLoss):
-        run_training(settings(clips, optimizer=WILD), tmp_path / "run", accept_changes=True)
+        run_training(make_config(clips, optimizer=WILD), tmp_path / "run", accept_changes=True)
     assert {path: path.read_bytes() for path in (tmp_path / "run" / "checkpoints").iterdir()} == before
 
 
@@ -70,27 +70,27 @@ def test_no_checkpoint_is_written_of_weights_that_are_not_finite(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bad gradient spoils them in a step whose loss is finite, and that may be the last of an epoch."""
-    run_training(settings(clips), tmp_path / "whole")
+    run_training(make_config(clips), tmp_path / "whole")
     real = loop.update
 
-    def update(parts: Parts, how: How, **rates: float) -> float | None:
-        norm = real(parts, how, **rates)
-        if parts.banks is not None and int(parts.banks.everyone.num_pushed) == 2 * STEPS_PER_EPOCH * 4:
-            parts.network.encoder.trunk[0].weight.data[0] = torch.nan
+    def update(components: TrainComponents, step_config: StepConfig, **lr_and_momentum: float) -> float | None:
+        norm = real(components, step_config, **lr_and_momentum)
+        if components.banks is not None and int(components.banks.main.num_pushed) == 2 * STEPS_PER_EPOCH * 4:
+            components.network.encoder.trunk[0].weight.data[0] = torch.nan
         return norm
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "update", update)
         with pytest.raises(NonFiniteLoss, match="after step 10 .*encoder.trunk.0.weight.*are not saved"):
-            run_training(settings(clips), tmp_path / "run")
+            run_training(make_config(clips), tmp_path / "run")
     assert torch.load(tmp_path / "run" / "checkpoints" / "last.pt", weights_only=True)["progress"]["step"] == 5
-    assert run_training(settings(clips), tmp_path / "run") == "finished"
+    assert run_training(make_config(clips), tmp_path / "run") == "finished"
     assert differing(tmp_path / "whole", tmp_path / "run") == []
 
 
 def test_a_bad_input_is_named_as_such(clips: Path, tmp_path: Path) -> None:
     with pytest.raises(NonFiniteLoss):
-        run_training(settings(clips, optimizer=WILD), tmp_path / "run")
+        run_training(make_config(clips, optimizer=WILD), tmp_path / "run")
     (file,) = (tmp_path / "run").glob("failed-step-*.pt")
     values = torch.load(file, weights_only=True)
     values["failed"]["view"][0, 0, 0, 0, 0] = torch.nan

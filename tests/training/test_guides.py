@@ -10,22 +10,28 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from covid_cmsf.clips.manifest import read_manifest, write_manifest
+from covid_cmsf.clips.records import read_manifest, write_manifest
 from covid_cmsf.models import create_encoder
-from covid_cmsf.models.fingerprint import weights_sha256
+from covid_cmsf.models.encoder import weights_sha256
 from covid_cmsf.training import run as run_module
-from covid_cmsf.training.guide_cache import finished, pick, read_cache, write_cache
-from covid_cmsf.training.guides import Guide, load_guides
+from covid_cmsf.training.config import GuideConfig, TrainConfig
+from covid_cmsf.training.guides import (
+    Guide,
+    average_and_center,
+    load_guides,
+    read_guide_cache,
+    sample_views,
+    write_guide_cache,
+)
 from covid_cmsf.training.loop import Run
 from covid_cmsf.training.run import run_training
-from covid_cmsf.training.settings import GuideSettings, TrainSettings
-from tests.training.runs import differing, settings, state, stop_at
+from tests.training.factories import differing, make_config, state, stop_at
 
 
-def guided(clips: Path, weights: Path, **changes: Any) -> TrainSettings:
-    method = {"name": "cmsf", "bank_rows": 32, "k": 2, "num_candidates": 4}
+def guided(clips: Path, weights: Path, **changes: Any) -> TrainConfig:
+    method = {"name": "cmsf", "bank_size": 32, "k": 2, "num_candidates": 4}
     guide = {"weights": str(weights), "modality": "flow", **changes}
-    return settings(clips, method=method, guides=[guide], schedule={"epochs": 1})
+    return make_config(clips, method=method, guides=[guide], schedule={"epochs": 1})
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def test_a_guide_is_the_same_after_a_run_parameters_and_batch_norm_alike(
     clips: Path, flow_weights: Path, tmp_path: Path, runs: list[Run]
 ) -> None:
     run_training(guided(clips, flow_weights), tmp_path / "run")
-    (guide,) = runs[0].parts.guides
+    (guide,) = runs[0].components.guides
     (fresh,) = load_guides(guided(clips, flow_weights).guides, flow_style="motion")
     assert slow_hash(guide) == slow_hash(fresh) and guide.fingerprint == fresh.fingerprint
     assert any("running_mean" in name for name, _ in slow_hash(guide))
@@ -68,7 +74,7 @@ def test_a_guide_that_changes_is_noticed_at_the_end_of_the_run(
 
     def train(run: Run) -> Any:
         outcome = watched(run)
-        run.parts.guides[0].network.state_dict()[name].add_(1e-6)
+        run.components.guides[0].network.state_dict()[name].add_(1e-6)
         return outcome
 
     monkeypatch.setattr(run_module, "train", train)
@@ -89,13 +95,17 @@ def test_the_hash_sees_every_tensor_and_its_name() -> None:
 def test_finished_views_equal_loops() -> None:
     views = F.normalize(torch.randn(3, 5, 4), dim=2)
     middle = sum(views[v, n] for v in range(3) for n in range(5)) / 15
-    centered = finished(views, mean=False, center=True)
-    mean = finished(views, mean=True, center=True)
+    centered = average_and_center(views, mean=False, center=True)
+    mean = average_and_center(views, mean=True, center=True)
     for n in range(5):
         for v in range(3):
             assert torch.allclose(centered[v, n], F.normalize(views[v, n] - middle, dim=0), atol=1e-6)
         assert torch.allclose(mean[0, n], F.normalize(views[:, n].mean(0) - middle, dim=0), atol=1e-6)
-    assert torch.allclose(finished(views, mean=False, center=False), views, atol=1e-6) and mean.shape == (1, 5, 4)
+    assert torch.allclose(average_and_center(views, mean=False, center=False), views, atol=1e-6) and mean.shape == (
+        1,
+        5,
+        4,
+    )
 
 
 def test_each_video_gets_one_of_its_own_views() -> None:
@@ -103,7 +113,7 @@ def test_each_video_gets_one_of_its_own_views() -> None:
     videos, seen = torch.tensor([4, 0, 4, 2]), set()
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
-        picked = pick(views, videos, generator)[:, 0].long()
+        picked = sample_views(views, videos, generator)[:, 0].long()
         assert (picked % 5).tolist() == videos.tolist()
         seen |= set(picked.tolist())
     assert seen == {4, 9, 14, 0, 5, 10, 2, 7, 12}
@@ -111,28 +121,28 @@ def test_each_video_gets_one_of_its_own_views() -> None:
 
 def test_a_cache_is_read_only_for_what_it_was_written_for(tmp_path: Path) -> None:
     views, path = torch.randn(2, 3, 4), tmp_path / "cache"
-    assert read_cache(path, "key") is None
-    write_cache(path, views, "key")
-    found = read_cache(path, "key")
+    assert read_guide_cache(path, "key") is None
+    write_guide_cache(path, views, "key")
+    found = read_guide_cache(path, "key")
     assert found is not None and torch.equal(found, views)
-    assert read_cache(path, "other") is None
+    assert read_guide_cache(path, "other") is None
     path.write_bytes(path.read_bytes()[:50])
-    assert read_cache(path, "key") is None
+    assert read_guide_cache(path, "key") is None
 
 
 def rows_are_of_their_videos(run: Run) -> None:
     """Every row's guide column is one of the cached views of the video that the row is about."""
-    assert run.parts.banks is not None
-    bank, views = run.parts.banks.everyone, run.parts.cached["guide_flow"]
-    assert views.shape[1] == len(run.parts.data.views)
-    for row, video in zip(bank.rows("guide_flow"), bank.who("videos").tolist(), strict=True):
+    assert run.components.banks is not None
+    bank, views = run.components.banks.main, run.components.cached["guide_flow"]
+    assert views.shape[1] == len(run.components.data.views)
+    for row, video in zip(bank.embeddings("guide_flow"), bank.ids("videos").tolist(), strict=True):
         assert any(torch.equal(row, view) for view in views[:, video])
 
 
 def test_cached_rows_are_of_the_right_video(clips: Path, flow_weights: Path, tmp_path: Path, runs: list[Run]) -> None:
     run_training(guided(clips, flow_weights, cache="views", cached_views=3), tmp_path / "run")
     rows_are_of_their_videos(runs[0])
-    views = runs[0].parts.cached["guide_flow"]
+    views = runs[0].components.cached["guide_flow"]
     assert views.shape[0] == 3 and not torch.equal(views[0], views[1])
 
 
@@ -146,7 +156,7 @@ def test_videos_that_the_guide_cannot_see_do_not_shift_its_cache(
     write_manifest(tmp_path / "clips" / "manifest.csv", changed)
     for cache in ("none", "views"):
         run_training(guided(tmp_path / "clips", flow_weights, cache=cache), tmp_path / cache)
-    assert [len(run.parts.data.views) for run in runs] == [20, 20]
+    assert [len(run.components.data.views) for run in runs] == [20, 20]
     rows_are_of_their_videos(runs[1])
 
 
@@ -172,13 +182,13 @@ def test_the_columns_of_several_guides_are_apart(
 ) -> None:
     guides = [
         {"weights": str(flow_weights), "modality": "flow"},
-        {"weights": str(flow_weights), "modality": "flow", "part": "target"},
+        {"weights": str(flow_weights), "modality": "flow", "branch": "target"},
         {"weights": str(frame_weights), "modality": "frame", "layer": "encoder"},
     ]
-    chosen = settings(clips, method={"name": "cmsf", "bank_rows": 16}, guides=guides, schedule={"epochs": 1})
+    chosen = make_config(clips, method={"name": "cmsf", "bank_size": 16}, guides=guides, schedule={"epochs": 1})
     run_training(chosen, tmp_path / "run")
     columns = {key: tensor.shape[1] for key, tensor in state(tmp_path / "run").items() if "column_guide" in key}
-    place = "banks.everyone.column_guide_"
+    place = "banks.main.column_guide_"
     assert columns == {f"{place}flow": 128, f"{place}flow_2": 128, f"{place}frame": 512}
 
 
@@ -187,18 +197,18 @@ def test_the_columns_of_several_guides_are_apart(
     [
         ({"modality": "rgb"}, "takes 2 channels, and rgb has 3"),
         ({"layer": "encoder", "weights": "nowhere.pt"}, "nowhere.pt"),
-        ({"part": "guide"}, "guide"),
+        ({"branch": "guide"}, "guide"),
     ],
 )
 def test_a_guide_that_does_not_fit_is_refused(changes: dict[str, str], words: str, flow_weights: Path) -> None:
-    chosen = GuideSettings.model_validate({"weights": str(flow_weights), "modality": "flow", **changes})
+    chosen = GuideConfig.model_validate({"weights": str(flow_weights), "modality": "flow", **changes})
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         load_guides([chosen], flow_style="motion")
 
 
 def test_a_guide_of_another_modality_with_as_many_channels_is_refused(rgb_weights: Path, frame_weights: Path) -> None:
-    chosen = GuideSettings(weights=str(rgb_weights), modality="rgbdiff")
+    chosen = GuideConfig(weights=str(rgb_weights), modality="rgbdiff")
     with pytest.raises(ValueError, match="was trained on rgb, not on rgbdiff"):
         load_guides([chosen], flow_style="motion")
     with pytest.raises(ValueError, match="has no projection head"):
-        load_guides([GuideSettings(weights=str(frame_weights), modality="frame")], flow_style="motion")
+        load_guides([GuideConfig(weights=str(frame_weights), modality="frame")], flow_style="motion")

@@ -11,20 +11,19 @@ from typer.testing import CliRunner
 
 from covid_cmsf.cli.app import app
 from covid_cmsf.config import validate
-from covid_cmsf.training.data import open_data
-from covid_cmsf.training.labels import seen_labels
-from covid_cmsf.training.metrics import read_metrics
+from covid_cmsf.training.config import LabelConfig, TrainConfig
+from covid_cmsf.training.data import open_data, visible_labels
+from covid_cmsf.training.monitor import read_metrics
 from covid_cmsf.training.run import run_training
-from covid_cmsf.training.settings import LabelSettings, TrainSettings
-from tests.pictures import make_image_folder
-from tests.training.runs import differing
+from tests.factories import make_image_folder
+from tests.training.factories import differing
 
-BANK = {"bank_rows": 32}
+BANK = {"bank_size": 32}
 METHODS: dict[str, dict[str, Any]] = {
     "top-2": {"name": "cmsf", "constraint": "label", "k": 2, **BANK},
     "top-all": {"name": "cmsf", "constraint": "label", "k": "all", **BANK},
     "target out": {"name": "cmsf", "constraint": "label", "k": 2, "include_target": False, **BANK},
-    "two banks": {"name": "cmsf", "constraint": "two_bank", "k": 2, "labeled_rows": 16, **BANK},
+    "two banks": {"name": "cmsf", "constraint": "two_bank", "k": 2, "labeled_bank_size": 16, **BANK},
     "2Q": {"name": "cmsf_2q", "k": 2, **BANK},
     "KM": {"name": "cmsf_km", "k": 2, "num_clusters": 4, **BANK},
     "msf": {"name": "msf", "k": 2, **BANK},
@@ -52,20 +51,20 @@ def values(images: Path, **changes: Any) -> dict[str, Any]:
         "views": {"frame_size": 16},
         "batch_size": 8,
         "optimizer": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4},
-        "schedule": {"epochs": 1, "kind": "cosine"},
-        "watch": {"every": 1},
+        "schedule": {"epochs": 1, "name": "cosine"},
+        "logging": {"interval": 1},
         "runtime": {"device": "cpu", "workers": 0, "threads": 1, "tensorboard": False},
         **changes,
     }
 
 
-def settings(images: Path, **changes: Any) -> TrainSettings:
-    return validate(TrainSettings, values(images, **changes), place="a test")
+def make_config(images: Path, **changes: Any) -> TrainConfig:
+    return validate(TrainConfig, values(images, **changes), origin="a test")
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_on_images_from_the_command_line(method: str, images: Path, tmp_path: Path) -> None:
-    labels = {"share": 0.5} if method == "two banks" else {}
+    labels = {"fraction": 0.5} if method == "two banks" else {}
     config = tmp_path / "run.yaml"
     config.write_text(yaml.safe_dump(values(images, method=METHODS[method], labels=labels)))
     done = CliRunner().invoke(app, ["train", str(config), f"--out={tmp_path / 'run'}"], catch_exceptions=False)
@@ -76,13 +75,13 @@ def test_every_method_trains_on_images_from_the_command_line(method: str, images
 
 @pytest.mark.parametrize("pairing", ["weak_strong", "strong_strong", "strong_weak", "weak_weak", "std_std"])
 def test_every_pair_of_augmentations_trains(pairing: str, images: Path, tmp_path: Path) -> None:
-    chosen = settings(images, views={"frame_size": 16, "pairing": pairing})
+    chosen = make_config(images, views={"frame_size": 16, "pairing": pairing})
     assert run_training(chosen, tmp_path) == "finished"
 
 
 def test_images_are_not_taken_for_videos(images: Path) -> None:
     with pytest.raises(ValueError, match="these are images, not videos.*modality=frame"):
-        open_data(settings(images, modality="rgb"), online=["rgb"], target=["rgb"])
+        open_data(make_config(images, modality="rgb"), online=["rgb"], target=["rgb"])
 
 
 def test_the_same_noise_from_a_rate_and_from_a_file_is_the_same_run(images: Path, tmp_path: Path) -> None:
@@ -90,16 +89,16 @@ def test_the_same_noise_from_a_rate_and_from_a_file_is_the_same_run(images: Path
     done = CliRunner().invoke(app, ["labels", "noise", str(images), "--rate=0.5", "--seed=4", f"--out={noisy}"])
     assert done.exit_code == 0, done.output
     for name, labels in (("rate", {"noise": 0.5, "seed": 4}), ("file", {"file": str(noisy)}), ("clean", {})):
-        assert run_training(settings(images, labels=labels), tmp_path / name) == "finished"
+        assert run_training(make_config(images, labels=labels), tmp_path / name) == "finished"
     differences = differing(tmp_path / "rate", tmp_path / "file")
-    assert all(place.startswith("settings.labels") for place in differences), differences
+    assert all(place.startswith("config.labels") for place in differences), differences
     assert any(place.startswith("state") for place in differing(tmp_path / "rate", tmp_path / "clean"))
 
 
 def test_purity_under_noise_is_measured_by_true_labels(images: Path, tmp_path: Path) -> None:
     for name, noise in (("noisy", 0.5), ("clean", 0.0)):
         method = {"name": "cmsf", "constraint": "label", "k": "all", **BANK}
-        assert run_training(settings(images, method=method, labels={"noise": noise}), tmp_path / name) == "finished"
+        assert run_training(make_config(images, method=method, labels={"noise": noise}), tmp_path / name) == "finished"
     noisy, clean = (read_metrics(tmp_path / name / "metrics.jsonl")[-1]["purity"] for name in ("noisy", "clean"))
     assert clean == 1 and 0.2 < noisy < 0.8
 
@@ -107,25 +106,25 @@ def test_purity_under_noise_is_measured_by_true_labels(images: Path, tmp_path: P
 def test_a_label_file_picks_the_images_too(images: Path, tmp_path: Path) -> None:
     path = tmp_path / "some.txt"
     path.write_text("".join(f"class0/train_0_{i}.png 1\nclass2/train_2_{i}.png 0\n" for i in range(4)))
-    data = open_data(settings(images, labels={"file": str(path)}), online=["frame"], target=["frame"])
+    data = open_data(make_config(images, labels={"file": str(path)}), online=["frame"], target=["frame"])
     assert len(data.views) == 8
     assert data.labels.tolist() == [1] * 4 + [0] * 4 and [r.label for r in data.views.records] == [0] * 4 + [2] * 4
     path.write_text("class9/gone.png 1\n")
     with pytest.raises(ValueError, match="lists 1 names that are not in this part, the first: class9/gone.png"):
-        open_data(settings(images, labels={"file": str(path)}), online=["frame"], target=["frame"])
+        open_data(make_config(images, labels={"file": str(path)}), online=["frame"], target=["frame"])
 
 
 def test_a_list_of_known_labels_hides_the_others(images: Path, tmp_path: Path) -> None:
     path = tmp_path / "few.txt"
     path.write_text("train_0_1.png\ntrain_2_5.png\n")
-    data = open_data(settings(images, labels={"known": str(path)}), online=["frame"], target=["frame"])
+    data = open_data(make_config(images, labels={"known": str(path)}), online=["frame"], target=["frame"])
     assert sorted(data.labels.tolist()) == [-1] * 22 + [0, 2]
 
 
 def test_labels_have_one_origin() -> None:
-    for wrong in ({"file": "a", "noise": 0.1}, {"known": "a", "share": 0.1}):
+    for wrong in ({"file": "a", "noise": 0.1}, {"known": "a", "fraction": 0.1}):
         with pytest.raises(ValueError, match="leave labels"):
-            validate(LabelSettings, wrong, place="a test")
+            validate(LabelConfig, wrong, origin="a test")
 
 
 def test_other_labels_are_not_continued_with(images: Path, tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def test_other_labels_are_not_continued_with(images: Path, tmp_path: Path) -> No
     path = tmp_path / "labels.txt"
     lines = [f"class{c}/train_{c}_{i}.png {c}" for c in range(3) for i in range(8)]
     path.write_text("\n".join(lines))
-    chosen = settings(images, labels={"file": str(path)}, schedule={"epochs": 2})
+    chosen = make_config(images, labels={"file": str(path)}, schedule={"epochs": 2})
     assert run_training(chosen, tmp_path / "run") == "finished"
     path.write_text("\n".join([lines[0][:-1] + "1", *lines[1:]]))
     with pytest.raises(ValueError, match="not those that this run began with"):
@@ -141,15 +140,15 @@ def test_other_labels_are_not_continued_with(images: Path, tmp_path: Path) -> No
 
 
 def test_noise_comes_before_few_labels(images: Path) -> None:
-    records = open_data(settings(images), online=["frame"], target=["frame"]).views.records
-    noisy = seen_labels(records, LabelSettings(noise=0.5, seed=1))
-    both = seen_labels(records, LabelSettings(noise=0.5, share=0.5, seed=1))
+    records = open_data(make_config(images), online=["frame"], target=["frame"]).views.records
+    noisy = visible_labels(records, LabelConfig(noise=0.5, seed=1))
+    both = visible_labels(records, LabelConfig(noise=0.5, fraction=0.5, seed=1))
     known = both >= 0
     assert torch.equal(both[known], noisy[known]) and 0 < int(known.sum()) < len(both)
 
 
 def test_images_are_extracted_and_measured_like_videos(images: Path, tmp_path: Path) -> None:
-    longer = settings(images, method=METHODS["xent"], schedule={"epochs": 12})
+    longer = make_config(images, method=METHODS["xent"], schedule={"epochs": 12})
     assert run_training(longer, tmp_path / "run") == "finished"
     checkpoint, run, features = tmp_path / "run" / "checkpoints" / "last.pt", CliRunner(), tmp_path / "f.safetensors"
 

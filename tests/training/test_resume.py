@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from covid_cmsf.training import parts
+from covid_cmsf.training import build
 from covid_cmsf.training import run as run_module
-from covid_cmsf.training.metrics import read_metrics
-from covid_cmsf.training.processes import Processes
+from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.training.distributed import DistributedContext
+from covid_cmsf.training.monitor import read_metrics
 from covid_cmsf.training.run import run_training
-from covid_cmsf.training.settings import TrainSettings
-from tests.training.runs import STEPS_PER_EPOCH, differing, finish, result, settings, stop_at
+from tests.training.factories import STEPS_PER_EPOCH, differing, finish, make_config, result, stop_at
 
 # The first step, the middle of an epoch, its last step, the first of the next, and the very last.
 STOPS = (1, 3, STEPS_PER_EPOCH, STEPS_PER_EPOCH + 1, 2 * STEPS_PER_EPOCH)
@@ -27,26 +27,26 @@ def cases(flow_weights: Path) -> dict[str, dict[str, Any]]:
     return {
         "infonce": {},
         "cmsf_cached_views": {
-            "method": {"name": "cmsf", "bank_rows": 16, "k": 2, "num_candidates": 4, "ema_schedule": "cosine"},
+            "method": {"name": "cmsf", "bank_size": 16, "k": 2, "num_candidates": 4, "ema_schedule": "cosine"},
             "guides": [{**guide, "cache": "views", "cached_views": 2, "center": True}],
         },
-        "two_queues": {"method": {"name": "cmsf_2q", "bank_rows": 16, "k": 2, "num_candidates": 4}},
-        "clusters": {"method": {"name": "cmsf_km", "bank_rows": 16, "k": 2, "num_clusters": 5}},
+        "two_queues": {"method": {"name": "cmsf_2q", "bank_size": 16, "k": 2, "num_candidates": 4}},
+        "clusters": {"method": {"name": "cmsf_km", "bank_size": 16, "k": 2, "num_clusters": 5}},
         "coclr_live_guide_drop_self": {
-            "method": {"name": "coclr", "bank_rows": 8, "top_k": 2, "drop_self": 0.5},
+            "method": {"name": "coclr", "bank_size": 8, "top_k": 2, "drop_self": 0.5},
             "guides": [guide],
         },
         "msf_sgd_cosine_warmup_accumulate": {
-            "method": {"name": "msf", "bank_rows": 16, "k": 3, "start_rows": 6},
+            "method": {"name": "msf", "bank_size": 16, "k": 3, "bank_warmup": 6},
             "optimizer": sgd,
-            "schedule": {"epochs": 2, "kind": "cosine", "per": "step", "warmup_epochs": 0.5},
+            "schedule": {"epochs": 2, "name": "cosine", "interval": "step", "warmup_epochs": 0.5},
         },
         "two_bank": {
-            "method": {"name": "cmsf", "constraint": "two_bank", "bank_rows": 16, "labeled_rows": 8, "k": 2},
-            "labels": {"share": 0.5},
+            "method": {"name": "cmsf", "constraint": "two_bank", "bank_size": 16, "labeled_bank_size": 8, "k": 2},
+            "labels": {"fraction": 0.5},
         },
         "shuffled_groups": {"batch_norm": {"groups": 2, "shuffle": True}},
-        "fp16": {"precision": "fp16", "method": {"name": "byol_asym", "bank_rows": 16}},
+        "fp16": {"precision": "fp16", "method": {"name": "byol_asym", "bank_size": 16}},
         "frzproto": {"method": {"name": "frzproto"}},
     }
 
@@ -58,7 +58,7 @@ CASES = list(cases(Path("anything")))
 def test_stopped_again_and_again_it_ends_bit_equal(
     case: str, clips: Path, flow_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = settings(clips, **cases(flow_weights)[case])
+    chosen = make_config(clips, **cases(flow_weights)[case])
     assert run_training(chosen, tmp_path / "whole") == "finished"
     stop_at(monkeypatch, *STOPS)
     stops = finish(chosen, tmp_path / "parts")
@@ -67,24 +67,24 @@ def test_stopped_again_and_again_it_ends_bit_equal(
 
 
 def test_the_comparison_sees_a_single_bit(clips: Path, tmp_path: Path) -> None:
-    chosen = settings(clips, schedule={"epochs": 1})
+    chosen = make_config(clips, schedule={"epochs": 1})
     run_training(chosen, tmp_path / "one")
     places = result(tmp_path / "one")
-    for part in ("state.online.encoder", "state.target.projector", "state.banks.everyone.column_target", "optimizer."):
+    for part in ("state.online.encoder", "state.target.projector", "state.banks.main.column_target", "optimizer."):
         assert any(key.startswith(part) for key in places), part
-    for place in ("state.banks.everyone.num_pushed.", "generator.", "random.0.torch.", "progress.step."):
+    for place in ("state.banks.main.num_pushed.", "generator.", "random.0.torch.", "progress.step."):
         assert place in places
-    run_training(settings(clips, schedule={"epochs": 1}, seed=1), tmp_path / "other")
-    assert "state.banks.everyone.column_target." in differing(tmp_path / "one", tmp_path / "other")
+    run_training(make_config(clips, schedule={"epochs": 1}, seed=1), tmp_path / "other")
+    assert "state.banks.main.column_target." in differing(tmp_path / "one", tmp_path / "other")
 
 
 @pytest.mark.slow
 def test_the_number_of_workers_does_not_change_the_result(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_training(settings(clips, schedule={"epochs": 1}), tmp_path / "none")
+    run_training(make_config(clips, schedule={"epochs": 1}), tmp_path / "none")
     stop_at(monkeypatch, 3)
-    with_worker = settings(clips, schedule={"epochs": 1}, runtime={"workers": 1})
+    with_worker = make_config(clips, schedule={"epochs": 1}, runtime={"workers": 1})
     assert run_training(with_worker, tmp_path / "one") == "stopped"
     assert run_training(with_worker, tmp_path / "one") == "finished"
     assert differing(tmp_path / "none", tmp_path / "one") == []
@@ -93,24 +93,24 @@ def test_the_number_of_workers_does_not_change_the_result(
 @pytest.mark.slow
 def test_a_compiled_run_can_be_stopped_too(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled without a change of code (backend eager), for real compilation takes a minute."""
-    run_training(settings(clips), tmp_path / "plain")
-    monkeypatch.setattr(parts, "compile_", lambda module: module.compile(backend="eager"))
+    run_training(make_config(clips), tmp_path / "plain")
+    monkeypatch.setattr(build, "compile_", lambda module: module.compile(backend="eager"))
     stop_at(monkeypatch, 3)
-    assert finish(settings(clips, compile=True), tmp_path / "compiled") == 1
-    assert differing(tmp_path / "plain", tmp_path / "compiled") == ["settings.compile."]
+    assert finish(make_config(clips, compile=True), tmp_path / "compiled") == 1
+    assert differing(tmp_path / "plain", tmp_path / "compiled") == ["config.compile."]
 
 
 def test_asked_to_stop_before_the_first_step_it_does_one(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = run_module.build_parts
+    real = run_module.build_components
 
-    def build_parts(chosen: TrainSettings, group: Processes) -> parts.Parts:
+    def build_components(chosen: TrainConfig, group: DistributedContext) -> build.TrainComponents:
         signal.raise_signal(signal.SIGTERM)
         return real(chosen, group)
 
-    monkeypatch.setattr(run_module, "build_parts", build_parts)
-    assert run_training(settings(clips), tmp_path / "run") == "stopped"
+    monkeypatch.setattr(run_module, "build_components", build_components)
+    assert run_training(make_config(clips), tmp_path / "run") == "stopped"
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1]
 
 
@@ -118,7 +118,7 @@ def test_stopped_in_its_last_step_a_run_still_has_its_summary(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_at(monkeypatch, 10)
-    assert finish(settings(clips), tmp_path / "run") == 1
+    assert finish(make_config(clips), tmp_path / "run") == 1
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["last"]["loss"] == read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]["loss"]
     assert summary["progress"]["epoch"] == 2 and (tmp_path / "run" / summary["checkpoint"]).is_file()
@@ -127,14 +127,14 @@ def test_stopped_in_its_last_step_a_run_still_has_its_summary(
 def test_handlers_are_given_back(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGTERM)
     stop_at(monkeypatch, 1)
-    assert run_training(settings(clips), tmp_path / "run") == "stopped"
+    assert run_training(make_config(clips), tmp_path / "run") == "stopped"
     assert signal.getsignal(signal.SIGTERM) is before
     index = json.loads((tmp_path / "run" / "checkpoints" / "index.json").read_text())
     assert [(entry["step"], entry["batch"]) for entry in index] == [(1, 1)]
 
 
 def test_training_draws_nothing_from_the_random_numbers_of_others(clips: Path, tmp_path: Path) -> None:
-    run_training(settings(clips, schedule={"epochs": 1}), tmp_path / "one")
+    run_training(make_config(clips, schedule={"epochs": 1}), tmp_path / "one")
     torch.rand(7)
-    run_training(settings(clips, schedule={"epochs": 1}), tmp_path / "other")
+    run_training(make_config(clips, schedule={"epochs": 1}), tmp_path / "other")
     assert differing(tmp_path / "one", tmp_path / "other") == []

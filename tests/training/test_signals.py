@@ -9,10 +9,10 @@ import pytest
 from covid_cmsf.exit_codes import INTERRUPTED
 from covid_cmsf.models import load_encoder
 from covid_cmsf.training.checkpoints import Checkpoints
-from covid_cmsf.training.metrics import read_metrics
+from covid_cmsf.training.monitor import read_metrics
 from covid_cmsf.training.run import run_training
-from tests.training.command import Command, write_settings
-from tests.training.runs import differing, settings
+from tests.training.command import Command, write_config_file
+from tests.training.factories import differing, make_config
 
 
 def steps(folder: Path) -> int:
@@ -24,7 +24,7 @@ def steps(folder: Path) -> int:
 def whole(clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the run that nobody disturbs."""
     folder = tmp_path_factory.mktemp("whole")
-    assert run_training(settings(clips, encoder="s3d_tiny"), folder) == "finished"
+    assert run_training(make_config(clips, encoder="s3d_tiny"), folder) == "finished"
     return folder
 
 
@@ -33,8 +33,8 @@ def whole(clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_signal_saves_and_exits_with_75_and_the_same_command_continues(
     number: signal.Signals, clips: Path, whole: Path, tmp_path: Path
 ) -> None:
-    chosen, folder, log = settings(clips, encoder="s3d_tiny"), tmp_path / "run", tmp_path / "log"
-    words = ["train", write_settings(chosen, tmp_path / "run.yaml"), "--out", folder]
+    chosen, folder, log = make_config(clips, encoder="s3d_tiny"), tmp_path / "run", tmp_path / "log"
+    words = ["train", write_config_file(chosen, tmp_path / "run.yaml"), "--out", folder]
     command = Command(*words, log=log)
     command.until(lambda: steps(folder) >= 2)
     command.signal(number)
@@ -48,9 +48,9 @@ def test_a_signal_saves_and_exits_with_75_and_the_same_command_continues(
 
 @pytest.mark.slow
 def test_killed_at_any_moment_a_checkpoint_is_sound_and_the_end_is_the_same(clips: Path, tmp_path: Path) -> None:
-    chosen = settings(clips, schedule={"epochs": 8}, runtime={"save_minutes": 1e-9, "keep_every_epochs": 2})
+    chosen = make_config(clips, schedule={"epochs": 8}, runtime={"save_minutes": 1e-9, "keep_every_epochs": 2})
     folder, log, rng = tmp_path / "run", tmp_path / "log", random.Random(0)
-    words = ["train", write_settings(chosen, tmp_path / "run.yaml"), "--out", folder]
+    words = ["train", write_config_file(chosen, tmp_path / "run.yaml"), "--out", folder]
     checkpoints, kills = Checkpoints(folder / "checkpoints"), 0
     while True:
         command = Command(*words, log=log)

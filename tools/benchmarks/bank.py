@@ -30,20 +30,20 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor
 
-from benchmarks.measure import seconds, show, spread
-from covid_cmsf.methods.bank import Bank
 from covid_cmsf.methods.constraints import Exclusions, guided, same_label, unconstrained
 from covid_cmsf.methods.mean_shift import mean_shift_loss
+from covid_cmsf.methods.memory_bank import MemoryBank
 from covid_cmsf.methods.neighbors import Neighbors, nearest
+from tools.benchmarks.measure import print_results, summarize_times, time_calls
 
 OFFICIAL = "official"
-FAR = 5.0  # more than any distance of unit vectors
+MASKED_DISTANCE = 5.0  # more than any distance of unit vectors
 NUM_CANDIDATES = 10  # of the guided search
-Found = tuple[Tensor, Tensor]  # rows (B, K) and the loss
+SearchResult = tuple[Tensor, Tensor]  # rows (B, K) and the loss
 
 
 @dataclass(frozen=True)
-class Setting:
+class BenchmarkCase:
     """What is searched, and where."""
 
     rows: int
@@ -59,7 +59,7 @@ class Setting:
 class Inputs:
     """A full bank whose last rows are the batch's targets, as after the push; the online embeddings are leaves."""
 
-    bank: Bank
+    bank: MemoryBank
     targets: Tensor
     guide: Tensor
     online: Tensor
@@ -67,7 +67,7 @@ class Inputs:
     exclusions: Exclusions
 
 
-Side = Callable[[Inputs, int], Found]
+Variant = Callable[[Inputs, int], SearchResult]
 
 
 def command(
@@ -84,129 +84,131 @@ def command(
     """Bank search, loss and backward: ours against CMSF's and MSF's official formulation."""
     if rows % batch:
         raise typer.BadParameter(f"{rows} rows are no multiple of a batch of {batch}, which the official bank needs")
-    labeled = Setting(rows, size, batch, classes, k, threads, device)
-    video = Setting(8192, 128, 128, 101, 5, threads, device)
+    labeled = BenchmarkCase(rows, size, batch, classes, k, threads, device)
+    video = BenchmarkCase(8192, 128, 128, 101, 5, threads, device)
     results: dict[str, Any] = {"threads": threads, "repeats": repeats, "device": device}
-    for name, setting in (("label", labeled), ("free", video)):
-        results[f"{name}_setting"] = "{rows} x {size}, batch {batch}, {classes} classes, k {k}".format(**vars(setting))
-        found = _times(setting, SIDES[name], repeats) | _memory(setting, name)
+    for name, case in (("label", labeled), ("free", video)):
+        results[f"{name}_setting"] = "{rows} x {size}, batch {batch}, {classes} classes, k {k}".format(**vars(case))
+        found = _measure_times(case, VARIANTS[name], repeats) | _measure_memory(case, name)
         results |= {f"{name}_{key}": value for key, value in found.items()}
-    show(results, as_json=as_json)
+    print_results(results, as_json=as_json)
 
 
-def official_label(x: Inputs, k: int) -> Found:
+def official_label(x: Inputs, k: int) -> SearchResult:
     """CMSF: other labels are set far away (cmsf.md 1.2, steps 3 to 6)."""
     return _official(x, k, labeled=True)
 
 
-def official_free(x: Inputs, k: int) -> Found:
+def official_free(x: Inputs, k: int) -> SearchResult:
     """MSF: all rows."""
     return _official(x, k, labeled=False)
 
 
-def _official(x: Inputs, k: int, *, labeled: bool) -> Found:
-    bank = x.bank.rows("target").clone().detach()
+def _official(x: Inputs, k: int, *, labeled: bool) -> SearchResult:
+    bank = x.bank.embeddings("target").clone().detach()
     target_distances = 2 - 2 * torch.einsum("bd,md->bm", x.targets, bank)
     online_distances = 2 - 2 * torch.einsum("bd,md->bm", x.online, bank)
     if labeled:
         own = x.labels.unsqueeze(1).expand(-1, len(bank))  # (B, M)
-        theirs = x.bank.who("labels").unsqueeze(0).expand(len(own), -1)
-        target_distances[torch.where(own != theirs)] = FAR
+        theirs = x.bank.ids("labels").unsqueeze(0).expand(len(own), -1)
+        target_distances[torch.where(own != theirs)] = MASKED_DISTANCE
     rows = target_distances.topk(k, dim=1, largest=False).indices
     return rows, online_distances.gather(1, rows).mean(1).mean()
 
 
-def masked_label(x: Inputs, k: int) -> Found:
+def masked_label(x: Inputs, k: int) -> SearchResult:
     """Our search of all rows under a boolean mask, our loss."""
-    other = x.bank.who("labels")[None, :] != x.labels[:, None]
-    return _with_loss(x, nearest(x.targets, x.bank.rows("target"), k, forbidden=other))
+    other = x.bank.ids("labels")[None, :] != x.labels[:, None]
+    return _search_and_loss(x, nearest(x.targets, x.bank.embeddings("target"), k, forbidden=other))
 
 
-def our_label(x: Inputs, k: int) -> Found:
+def our_label(x: Inputs, k: int) -> SearchResult:
     """Our search of the rows with the same label, our loss."""
-    return _with_loss(x, same_label(x.targets, x.bank, k, x.exclusions, labels=x.labels))
+    return _search_and_loss(x, same_label(x.targets, x.bank, k, x.exclusions, labels=x.labels))
 
 
-def our_free(x: Inputs, k: int) -> Found:
+def our_free(x: Inputs, k: int) -> SearchResult:
     """Our search of all rows, our loss."""
-    return _with_loss(x, unconstrained(x.targets, x.bank, k, x.exclusions))
+    return _search_and_loss(x, unconstrained(x.targets, x.bank, k, x.exclusions))
 
 
-def our_guided(x: Inputs, k: int) -> Found:
+def our_guided(x: Inputs, k: int) -> SearchResult:
     """Two searches: the guide's candidates, and the nearest of them. Its result is another one than MSF's."""
     guides = [("guide", x.guide)]
-    return _with_loss(x, guided(x.targets, x.bank, k, x.exclusions, guides=guides, num_candidates=NUM_CANDIDATES)[0])
+    return _search_and_loss(
+        x, guided(x.targets, x.bank, k, x.exclusions, guides=guides, num_candidates=NUM_CANDIDATES)[0]
+    )
 
 
-def _with_loss(x: Inputs, found: Neighbors) -> Found:
-    return found.rows, mean_shift_loss(x.online, x.bank.rows("target"), found).mean()
+def _search_and_loss(x: Inputs, found: Neighbors) -> SearchResult:
+    return found.indices, mean_shift_loss(x.online, x.bank.embeddings("target"), found).mean()
 
 
-SIDES: dict[str, dict[str, Side]] = {
+VARIANTS: dict[str, dict[str, Variant]] = {
     "label": {OFFICIAL: official_label, "masked": masked_label, "ours": our_label},
     "free": {OFFICIAL: official_free, "ours": our_free, "guided": our_guided},
 }
-OTHER_RESULT = {our_guided}
+DIFFERENT_RESULT = {our_guided}
 
 
-def make_inputs(setting: Setting) -> Inputs:
+def make_inputs(case: BenchmarkCase) -> Inputs:
     """The same every time. The bank is filled piece by piece, so that nothing large is left over or was ever alive."""
     generator = torch.Generator().manual_seed(0)
 
-    def unit(num: int) -> Tensor:
-        return F.normalize(torch.randn(num, setting.size, generator=generator), dim=1).to(setting.device)
+    def random_unit_vectors(num: int) -> Tensor:
+        return F.normalize(torch.randn(num, case.size, generator=generator), dim=1).to(case.device)
 
-    bank = Bank(setting.rows, {"target": setting.size, "guide": setting.size}).to(setting.device)
-    labels = torch.randint(setting.classes, (setting.rows,), generator=generator).to(setting.device)
-    smallest = int(labels.bincount(minlength=setting.classes).min())
-    if smallest < setting.k:
-        raise typer.BadParameter(f"a class has {smallest} rows; every class needs k = {setting.k}")
-    for numbers in torch.arange(setting.rows, device=setting.device).split(setting.batch):
-        columns = {"target": unit(len(numbers)), "guide": unit(len(numbers))}
+    bank = MemoryBank(case.rows, {"target": case.size, "guide": case.size}).to(case.device)
+    labels = torch.randint(case.classes, (case.rows,), generator=generator).to(case.device)
+    smallest = int(labels.bincount(minlength=case.classes).min())
+    if smallest < case.k:
+        raise typer.BadParameter(f"a class has {smallest} rows; every class needs k = {case.k}")
+    for numbers in torch.arange(case.rows, device=case.device).split(case.batch):
+        columns = {"target": random_unit_vectors(len(numbers)), "guide": random_unit_vectors(len(numbers))}
         own = bank.push_(columns, videos=numbers, sources=numbers, labels=labels[numbers])
-    online = unit(len(own)).requires_grad_()
+    online = random_unit_vectors(len(own)).requires_grad_()
     return Inputs(bank, columns["target"], columns["guide"], online, labels[own], Exclusions(own, own))
 
 
-def _step(side: Side, x: Inputs, k: int) -> Found:
+def _step(variant: Variant, x: Inputs, k: int) -> SearchResult:
     """Search, loss and backward; the gradient is in `x.online.grad`."""
     x.online.grad = None
-    rows, loss = side(x, k)
+    rows, loss = variant(x, k)
     loss.backward()
     if loss.is_cuda:
         torch.cuda.synchronize()
     return rows, loss.detach()
 
 
-def _times(setting: Setting, sides: dict[str, Side], repeats: int) -> dict[str, Any]:
+def _measure_times(case: BenchmarkCase, variants: dict[str, Variant], repeats: int) -> dict[str, Any]:
     """Seconds of every side and how many times faster than the official one it is, after a check of the results."""
-    torch.set_num_threads(setting.threads)
-    x = make_inputs(setting)
-    results: dict[str, Any] = _agreement(sides, x, setting.k)
-    times: dict[str, list[float]] = {name: [] for name in sides}
+    torch.set_num_threads(case.threads)
+    x = make_inputs(case)
+    results: dict[str, Any] = _check_agreement(variants, x, case.k)
+    times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(repeats):
-        for name, side in sides.items():
-            times[name] += seconds(partial(_step, side, x, setting.k), repeats=1)
+        for name, variant in variants.items():
+            times[name] += time_calls(partial(_step, variant, x, case.k), repeats=1)
     for name, own in times.items():
-        results |= {f"{name}_{key}": value for key, value in spread(own).items()}
+        results |= {f"{name}_{key}": value for key, value in summarize_times(own).items()}
         if name != OFFICIAL:  # round by round: both sides of a ratio saw the same load
             ratios = [theirs / ours for theirs, ours in zip(times[OFFICIAL], own, strict=True)]
             results |= {f"{name}_ratio": statistics.median(ratios), f"{name}_worst_ratio": min(ratios)}
     return results
 
 
-def _agreement(sides: dict[str, Side], x: Inputs, k: int) -> dict[str, Any]:
+def _check_agreement(variants: dict[str, Variant], x: Inputs, k: int) -> dict[str, Any]:
     """Stops unless the loss, its gradient and all but a few nearly equal neighbors are the official ones."""
     results: dict[str, Any] = {}
-    rows, loss = _step(sides[OFFICIAL], x, k)
+    rows, loss = _step(variants[OFFICIAL], x, k)
     gradient = x.online.grad
     assert gradient is not None
-    for name, side in sides.items():
-        own_rows, own_loss = _step(side, x, k)
-        if side in OTHER_RESULT or name == OFFICIAL:
+    for name, variant in variants.items():
+        own_indices, own_loss = _step(variant, x, k)
+        if variant in DIFFERENT_RESULT or name == OFFICIAL:
             continue
         assert x.online.grad is not None
-        same = (own_rows == rows).float().mean().item()
+        same = (own_indices == rows).float().mean().item()
         close = torch.allclose(own_loss, loss, atol=1e-6) and torch.allclose(x.online.grad, gradient, atol=1e-7)
         if same < 0.999 or (same == 1 and not close):
             raise RuntimeError(f"{name}: {same:.2%} of the neighbors are the official ones, loss {own_loss} not {loss}")
@@ -214,35 +216,35 @@ def _agreement(sides: dict[str, Side], x: Inputs, k: int) -> dict[str, Any]:
     return results
 
 
-def _memory(setting: Setting, table: str) -> dict[str, Any]:
+def _measure_memory(case: BenchmarkCase, table: str) -> dict[str, Any]:
     """Megabytes above the inputs at the peak of every side, and how many times less than the official one it is."""
     results: dict[str, Any] = {}
-    for name in SIDES[table]:
-        words = [sys.executable, "-m", "benchmarks.bank", table, name, json.dumps(asdict(setting))]
-        fresh = subprocess.run(words, cwd=Path(__file__).parents[1], check=True, stdout=subprocess.PIPE)
-        results[f"{name}_extra_MB"] = float(fresh.stdout)
+    for name in VARIANTS[table]:
+        command_line = [sys.executable, "-m", "tools.benchmarks.bank", table, name, json.dumps(asdict(case))]
+        process = subprocess.run(command_line, cwd=Path(__file__).parents[2], check=True, stdout=subprocess.PIPE)
+        results[f"{name}_extra_MB"] = float(process.stdout)
         if name != OFFICIAL:
             results[f"{name}_memory_ratio"] = results[f"{OFFICIAL}_extra_MB"] / results[f"{name}_extra_MB"]
     return results
 
 
-def _extra_megabytes(setting: Setting, side: Side) -> float:
+def _extra_megabytes(case: BenchmarkCase, variant: Variant) -> float:
     """How far the peak grows above what there is once inputs exist and all code has run once on tiny inputs."""
-    torch.set_num_threads(setting.threads)
-    tiny = make_inputs(replace(setting, rows=64 * setting.k, size=8, batch=8, classes=2))
-    _step(side, tiny, setting.k)
-    x = make_inputs(setting)
+    torch.set_num_threads(case.threads)
+    tiny = make_inputs(replace(case, rows=64 * case.k, size=8, batch=8, classes=2))
+    _step(variant, tiny, case.k)
+    x = make_inputs(case)
     del tiny
     gc.collect()
-    if setting.device != "cpu":
+    if case.device != "cpu":
         torch.cuda.reset_peak_memory_stats()
-    before = _now_and_peak(setting.device)[0]
+    before = _current_and_peak_bytes(case.device)[0]
     for _ in range(3):
-        _step(side, x, setting.k)
-    return (_now_and_peak(setting.device)[1] - before) / 1e6
+        _step(variant, x, case.k)
+    return (_current_and_peak_bytes(case.device)[1] - before) / 1e6
 
 
-def _now_and_peak(device: str) -> tuple[int, int]:
+def _current_and_peak_bytes(device: str) -> tuple[int, int]:
     """Bytes in use and at the peak: of the process (Linux), or of PyTorch's allocator on a GPU."""
     if device != "cpu":
         return torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
@@ -254,4 +256,4 @@ def _now_and_peak(device: str) -> tuple[int, int]:
 
 
 if __name__ == "__main__":  # a fresh process for one side
-    typer.echo(_extra_megabytes(Setting(**json.loads(sys.argv[3])), SIDES[sys.argv[1]][sys.argv[2]]))
+    typer.echo(_extra_megabytes(BenchmarkCase(**json.loads(sys.argv[3])), VARIANTS[sys.argv[1]][sys.argv[2]]))

@@ -9,12 +9,12 @@ import cv2
 import numpy as np
 import typer
 
-from benchmarks.measure import show
 from covid_cmsf.clips.decoders import open_video
 from preprocess.flow import BACKENDS, FlowBackend, make_flow, to_gray
+from tools.benchmarks.measure import print_results
 
 REFERENCE = "opencv"
-Run = tuple[float, float]  # seconds by the clock and of CPU
+Timing = tuple[float, float]  # seconds by the clock and of CPU
 
 
 def command(
@@ -36,19 +36,19 @@ def command(
 
         torch.set_num_threads(threads)
     flows = {name: make_flow(name) for name in names}
-    first = {name: _timed(flow, frames[0][:, :32, :32])[0] for name, flow in flows.items()}  # compiles
-    runs: dict[str, list[Run]] = {name: [] for name in names}
+    first_call = {name: _time_flow(flow, frames[0][:, :32, :32])[0] for name, flow in flows.items()}  # compiles
+    runs: dict[str, list[Timing]] = {name: [] for name in names}
     distances: dict[str, list[np.ndarray]] = {name: [] for name in names}
     for pair in frames:
         results = {}
         for name, flow in flows.items():
-            timed = [_timed(flow, pair) for _ in range(1 if name == REFERENCE else repeats)]
+            timed = [_time_flow(flow, pair) for _ in range(1 if name == REFERENCE else repeats)]
             wall, cpu = (statistics.median(run[i] for run in timed) for i in range(2))
             runs[name].append((wall, cpu))
             results[name] = timed[-1][2]
         for name in names:
             distances[name].append(np.linalg.norm(results[name] - results[REFERENCE], axis=1))
-    show(_summary(frames, flows, first, runs, distances, threads), as_json=json)
+    print_results(_summary(frames, flows, first_call, runs, distances, threads), as_json=json)
 
 
 def read_pairs(video: Path, count: int) -> list[np.ndarray]:
@@ -60,13 +60,15 @@ def read_pairs(video: Path, count: int) -> list[np.ndarray]:
     if length < 2:
         raise typer.BadParameter(f"{video} has {length} frames; a pair needs 2")
     starts = np.unique(np.linspace(0, length - 2, count).round().astype(int))
-    wanted = set(starts) | set(starts + 1)
+    frame_indices = set(starts) | set(starts + 1)
     with open_video(video) as reader:
-        kept = {number: to_gray(frame) for number, frame in enumerate(reader.frames()) if number in wanted}
-    return [np.stack([kept[start], kept[start + 1]]) for start in starts]
+        gray_frames = {
+            number: to_gray(frame) for number, frame in enumerate(reader.frames()) if number in frame_indices
+        }
+    return [np.stack([gray_frames[start], gray_frames[start + 1]]) for start in starts]
 
 
-def _timed(flow: FlowBackend, pair: np.ndarray) -> tuple[float, float, np.ndarray]:
+def _time_flow(flow: FlowBackend, pair: np.ndarray) -> tuple[float, float, np.ndarray]:
     """Seconds by the clock, seconds of CPU, and the flow."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = flow(np.ascontiguousarray(pair))
@@ -76,8 +78,8 @@ def _timed(flow: FlowBackend, pair: np.ndarray) -> tuple[float, float, np.ndarra
 def _summary(
     frames: list[np.ndarray],
     flows: dict[str, FlowBackend],
-    first: dict[str, float],
-    runs: dict[str, list[Run]],
+    first_call: dict[str, float],
+    runs: dict[str, list[Timing]],
     distances: dict[str, list[np.ndarray]],
     threads: int,
 ) -> dict[str, Any]:
@@ -97,5 +99,5 @@ def _summary(
             results[f"{name}_cpu_ratio_worst_pair"] = min(ratios)
             results[f"{name}_mean_difference_px"] = float(np.mean(distances[name]))
             results[f"{name}_p95_difference_px"] = float(np.percentile(distances[name], 95))
-            results[f"{name}_first_call_s"] = first[name]
+            results[f"{name}_first_call_s"] = first_call[name]
     return results

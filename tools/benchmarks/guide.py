@@ -8,19 +8,19 @@ from pathlib import Path
 import torch
 import typer
 
-from benchmarks.measure import seconds, show, spread
 from covid_cmsf.config import load_config
-from covid_cmsf.models import MLP, EncoderCard, create_encoder, projector_layout, save_encoder
+from covid_cmsf.models import MLP, EncoderMetadata, create_encoder, projector_layout, save_encoder
+from covid_cmsf.training.build import TrainComponents, build_components
+from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.data import make_loader
-from covid_cmsf.training.loop import how_of
-from covid_cmsf.training.parts import Parts, build_parts
-from covid_cmsf.training.processes import Processes
-from covid_cmsf.training.run import fill_caches_
-from covid_cmsf.training.settings import TrainSettings
-from covid_cmsf.training.step import How, forward_backward, update
+from covid_cmsf.training.distributed import DistributedContext
+from covid_cmsf.training.loop import make_step_config
+from covid_cmsf.training.run import fill_guide_caches_
+from covid_cmsf.training.step import StepConfig, forward_backward, update
 from covid_cmsf.views.batch import Batch
 from covid_cmsf.views.loader import ViewLoader
-from covid_cmsf.views.modalities import modality
+from covid_cmsf.views.modalities import get_modality
+from tools.benchmarks.measure import print_results, summarize_times, time_calls
 
 
 def command(
@@ -40,55 +40,55 @@ def command(
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "guide.safetensors"
         _random_guide(weights, encoder, (length, size, size), stride)
-        sides, filling = {}, 0.0
-        alone = Processes(0, 1, torch.device("cpu"))
+        variants, fill_seconds = {}, 0.0
+        dist = DistributedContext(0, 1, torch.device("cpu"))
         for cache in ("none", "views"):
-            settings = _settings(clips, weights, cache, encoder, length, stride, size, batch, views)
-            parts = build_parts(settings, alone)
+            config = _make_config(clips, weights, cache, encoder, length, stride, size, batch, views)
+            components = build_components(config, dist)
             start = time.perf_counter()
-            fill_caches_(parts, settings, alone, None)
-            filling = time.perf_counter() - start
-            batches = _endless(make_loader(parts.data, settings, alone))
-            sides[cache] = _stepper(parts, batches, how_of(settings), alone)
+            fill_guide_caches_(components, config, dist, None)
+            fill_seconds = time.perf_counter() - start
+            batches = _repeat_epochs(make_loader(components.data, config, dist))
+            variants[cache] = _make_step(components, batches, make_step_config(config), dist)
         times: dict[str, list[float]] = {"none": [], "views": []}
         for _ in range(steps + 1):
-            for cache, step in sides.items():
-                times[cache] += seconds(step, repeats=1)
-    live, cached = (spread(times[cache][1:]) for cache in ("none", "views"))
+            for cache, step in variants.items():
+                times[cache] += time_calls(step, repeats=1)
+    live, cached = (summarize_times(times[cache][1:]) for cache in ("none", "views"))
     saved = live["median_s"] - cached["median_s"]
-    show(
+    print_results(
         {
             **{f"live_{name}": value for name, value in live.items()},
             **{f"cached_{name}": value for name, value in cached.items()},
             "ratio": live["median_s"] / cached["median_s"],
-            "filling_s": filling,
-            "pays_after_steps": filling / saved if saved > 0 else float("inf"),
+            "filling_s": fill_seconds,
+            "pays_after_steps": fill_seconds / saved if saved > 0 else float("inf"),
         },
         as_json=as_json,
     )
 
 
-def _settings(
+def _make_config(
     clips: Path, weights: Path, cache: str, encoder: str, length: int, stride: int, size: int, batch: int, views: int
-) -> TrainSettings:
-    words = [
+) -> TrainConfig:
+    overrides = [
         f"clips={clips}",
         f"encoder={encoder}",
         "modality=rgb",
-        "method={name: cmsf, bank_rows: 256}",
+        "method={name: cmsf, bank_size: 256}",
         f"guides=[{{weights: {weights}, modality: flow, cache: {cache}, cached_views: {views}}}]",
         f"views={{length: {length}, stride: {stride}, size: {size}}}",
         f"batch_size={batch}",
         "runtime={workers: 0, device: cpu}",
     ]
-    return load_config(TrainSettings, None, words)
+    return load_config(TrainConfig, None, overrides)
 
 
 def _random_guide(path: Path, encoder: str, input_size: tuple[int, int, int], stride: int) -> None:
-    flow = modality("flow")
+    flow = get_modality("flow")
     network = create_encoder(encoder, in_channels=flow.num_channels)
     projector = MLP(projector_layout(network.num_features))
-    card = EncoderCard(
+    metadata = EncoderMetadata(
         encoder=encoder,
         in_channels=flow.num_channels,
         input_size=input_size,
@@ -99,19 +99,21 @@ def _random_guide(path: Path, encoder: str, input_size: tuple[int, int, int], st
         bn_eps=1e-5,
         projector=projector.layout,
     )
-    save_encoder(path, network, card, projector=projector)
+    save_encoder(path, network, metadata, projector=projector)
 
 
-def _endless(loader: ViewLoader) -> Iterator[Batch]:
+def _repeat_epochs(loader: ViewLoader) -> Iterator[Batch]:
     epoch = 0
     while True:
         yield from loader.epoch(epoch)
         epoch += 1
 
 
-def _stepper(parts: Parts, batches: Iterator[Batch], how: How, alone: Processes) -> Callable[[], None]:
+def _make_step(
+    components: TrainComponents, batches: Iterator[Batch], step_config: StepConfig, dist: DistributedContext
+) -> Callable[[], None]:
     def step() -> None:
-        forward_backward(parts, next(batches), how, alone)
-        update(parts, how, rate=1e-3, momentum=0.99)
+        forward_backward(components, next(batches), step_config, dist)
+        update(components, step_config, lr=1e-3, momentum=0.99)
 
     return step

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 
-def seconds(work: Callable[[], object], *, repeats: int) -> list[float]:
+def time_calls(work: Callable[[], object], *, repeats: int) -> list[float]:
     """Wall-clock seconds of each of `repeats` calls; call it once yourself before if the first is special."""
     times = []
     for _ in range(repeats):
@@ -19,12 +19,12 @@ def seconds(work: Callable[[], object], *, repeats: int) -> list[float]:
     return times
 
 
-def spread(times: list[float]) -> dict[str, float]:
+def summarize_times(times: list[float]) -> dict[str, float]:
     """Median, best and worst of some times, in seconds."""
     return {"median_s": statistics.median(times), "best_s": min(times), "worst_s": max(times)}
 
 
-def show(results: dict[str, Any], *, as_json: bool) -> None:
+def print_results(results: dict[str, Any], *, as_json: bool) -> None:
     """Prints a flat mapping of results as lines for people or as one JSON object."""
     if as_json:
         typer.echo(json.dumps(results))

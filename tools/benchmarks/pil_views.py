@@ -18,7 +18,7 @@ def decode(jpegs: Sequence[bytes], start: int) -> list[Image.Image]:
     return [Image.open(io.BytesIO(data)).convert("RGB") for data in jpegs[start : start + LENGTH]]
 
 
-def sized_crop(frames: list[Image.Image], rng: random.Random) -> list[Image.Image]:
+def random_resized_crop(frames: list[Image.Image], rng: random.Random) -> list[Image.Image]:
     """One attempt at a crop; if it does not fit, the whole frame is squashed. Bicubic."""
     width, height = frames[0].size
     area, ratio = rng.uniform(0.2, 1) * width * height, rng.uniform(3 / 4, 4 / 3)
@@ -28,8 +28,8 @@ def sized_crop(frames: list[Image.Image], rng: random.Random) -> list[Image.Imag
     if w > width or h > height:
         return [frame.resize((SIZE, SIZE), Image.Resampling.BICUBIC) for frame in frames]
     x, y = rng.randint(0, width - w), rng.randint(0, height - h)
-    cut = (frame.crop((x, y, x + w, y + h)) for frame in frames)
-    return [frame.resize((SIZE, SIZE), Image.Resampling.BICUBIC) for frame in cut]
+    crops = (frame.crop((x, y, x + w, y + h)) for frame in frames)
+    return [frame.resize((SIZE, SIZE), Image.Resampling.BICUBIC) for frame in crops]
 
 
 def color_jitter(frames: list[Image.Image], rng: random.Random) -> list[Image.Image]:
@@ -48,19 +48,19 @@ def color_jitter(frames: list[Image.Image], rng: random.Random) -> list[Image.Im
     return frames
 
 
-def gray(frames: list[Image.Image], rng: random.Random) -> list[Image.Image]:
+def random_gray(frames: list[Image.Image], rng: random.Random) -> list[Image.Image]:
     """One channel, three times."""
     return [Image.merge("RGB", [frame.getchannel(rng.randrange(3))] * 3) for frame in frames]
 
 
-def view(frames: list[Image.Image], strong: bool, rng: random.Random) -> Tensor:
+def make_view(frames: list[Image.Image], strong: bool, rng: random.Random) -> Tensor:
     """(3, T, H, W), normalized."""
-    frames = sized_crop(frames, rng)
+    frames = random_resized_crop(frames, rng)
     if strong:
         if rng.random() < 0.8:
             frames = color_jitter(frames, rng)
         if rng.random() < 0.2:
-            frames = gray(frames, rng)
+            frames = random_gray(frames, rng)
         if rng.random() < 0.5:
             radius = rng.uniform(0.1, 2.0)
             frames = [frame.filter(ImageFilter.GaussianBlur(radius)) for frame in frames]
@@ -74,5 +74,5 @@ def two_views(first: list[Image.Image], second: list[Image.Image], rng: random.R
     """CoCLR's mixture of one-clip and two-clip pairs."""
     if rng.random() < 0.5:
         frames, strong = (first if rng.random() < 0.5 else second), rng.random() < 0.5
-        return view(frames, strong, rng), view(frames, not strong, rng)
-    return view(first, rng.random() < 0.3, rng), view(second, rng.random() < 0.3, rng)
+        return make_view(frames, strong, rng), make_view(frames, not strong, rng)
+    return make_view(first, rng.random() < 0.3, rng), make_view(second, rng.random() < 0.3, rng)

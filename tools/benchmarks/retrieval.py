@@ -17,8 +17,8 @@ import torch
 import typer
 from torch import Tensor
 
-from benchmarks.measure import show, spread
 from covid_cmsf.evaluation.nearest import nearest
+from tools.benchmarks.measure import print_results, summarize_times
 
 Times = dict[str, list[tuple[float, float]]]  # side: seconds by the clock and of CPU
 
@@ -33,29 +33,32 @@ def command(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Exact retrieval: ours against faiss IndexFlatIP."""
-    _with_threads(threads)
+    _restart_with_threads(threads)
     try:
         import faiss
     except ImportError:
         raise typer.BadParameter("the peer is missing: pip install faiss-cpu") from None
     faiss.omp_set_num_threads(threads)
-    asked, known = _unit(queries, values, seed=1), _unit(gallery, values, seed=0)
-    index = faiss.IndexFlatIP(values)
-    index.add(known.numpy())
-    sides: dict[str, Callable[[], Any]] = {
-        "faiss": lambda: torch.from_numpy(index.search(asked.numpy(), k)[1]),
-        "ours": lambda: nearest(asked, known, k),
+    query_features, gallery_features = (
+        _random_unit_vectors(queries, values, seed=1),
+        _random_unit_vectors(gallery, values, seed=0),
+    )
+    faiss_index = faiss.IndexFlatIP(values)
+    faiss_index.add(gallery_features.numpy())
+    variants: dict[str, Callable[[], Any]] = {
+        "faiss": lambda: torch.from_numpy(faiss_index.search(query_features.numpy(), k)[1]),
+        "ours": lambda: nearest(query_features, gallery_features, k),
     }
-    found = {name: search() for name, search in sides.items()}  # warms up
+    found = {name: search() for name, search in variants.items()}  # warms up
     same = float((found["faiss"] == found["ours"]).double().mean())
     results = {"queries": queries, "gallery": gallery, "values": values, "k": k, "threads": threads}
-    show({**results, "same_neighbors": same, **_compare(_measure(sides, repeats))}, as_json=as_json)
+    print_results({**results, "same_neighbors": same, **_compare(_measure(variants, repeats))}, as_json=as_json)
 
 
-def _measure(sides: dict[str, Callable[[], Any]], repeats: int) -> Times:
-    times: Times = {name: [] for name in sides}
+def _measure(variants: dict[str, Callable[[], Any]], repeats: int) -> Times:
+    times: Times = {name: [] for name in variants}
     for _ in range(repeats):
-        for name, search in sides.items():
+        for name, search in variants.items():
             clock, cpu = time.perf_counter(), time.process_time()
             search()
             times[name].append((time.perf_counter() - clock, time.process_time() - cpu))
@@ -65,22 +68,22 @@ def _measure(sides: dict[str, Callable[[], Any]], repeats: int) -> Times:
 def _compare(times: Times) -> dict[str, float]:
     """Spread of both sides and the median of the rounds' ratios, by the clock and in CPU time."""
     results: dict[str, float] = {}
-    for place, kind in enumerate(("clock", "cpu")):
-        by_side = {name: [pair[place] for pair in pairs] for name, pairs in times.items()}
+    for index, clock_name in enumerate(("clock", "cpu")):
+        by_side = {name: [pair[index] for pair in pairs] for name, pairs in times.items()}
         for name, seconds in by_side.items():
-            results |= {f"{name}_{kind}_{key}": value for key, value in spread(seconds).items()}
+            results |= {f"{name}_{clock_name}_{key}": value for key, value in summarize_times(seconds).items()}
         ratios = [theirs / ours for theirs, ours in zip(by_side["faiss"], by_side["ours"], strict=True)]
-        results[f"{kind}_ratio"] = statistics.median(ratios)
-        results[f"{kind}_best_ratio"] = min(by_side["faiss"]) / min(by_side["ours"])
+        results[f"{clock_name}_ratio"] = statistics.median(ratios)
+        results[f"{clock_name}_best_ratio"] = min(by_side["faiss"]) / min(by_side["ours"])
     return results
 
 
-def _unit(count: int, values: int, *, seed: int) -> Tensor:
+def _random_unit_vectors(count: int, values: int, *, seed: int) -> Tensor:
     rows = torch.randn(count, values, generator=torch.Generator().manual_seed(seed))
     return torch.nn.functional.normalize(rows, dim=1)
 
 
-def _with_threads(threads: int) -> None:
+def _restart_with_threads(threads: int) -> None:
     """numpy's library reads its number of threads when it is loaded: starts the program again if need be."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     if any(os.environ.get(name) != str(threads) for name in names):

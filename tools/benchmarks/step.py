@@ -18,10 +18,10 @@ import typer
 from torch import Tensor, nn
 from torchvision.models.video import s3d as torchvision_s3d
 
-from benchmarks.measure import seconds, show, spread
 from covid_cmsf.models import create_encoder
 from covid_cmsf.models.encoder import parse_size
-from covid_cmsf.models.speed import autocast, compile_
+from covid_cmsf.models.precision import autocast, compile_
+from tools.benchmarks.measure import print_results, summarize_times, time_calls
 
 Step = Callable[[], object]
 
@@ -38,20 +38,20 @@ def command(
     """S3D training step (forward, backward, Adam): plain layout against ours."""
     torch.set_num_threads(threads)
     clip = torch.randn(batch, 3, *parse_size(size))
-    sides: dict[str, Step] = {
-        "plain": _step(torchvision_s3d().features, clip, fused=False),
-        "channels_last": _step(create_encoder("s3d"), clip, fused=False),
-        "channels_last_fused_adam": _step(create_encoder("s3d"), clip, fused=True),
+    variants: dict[str, Step] = {
+        "plain": _make_step(torchvision_s3d().features, clip, fused=False),
+        "channels_last": _make_step(create_encoder("s3d"), clip, fused=False),
+        "channels_last_fused_adam": _make_step(create_encoder("s3d"), clip, fused=True),
     }
     if bf16:
-        sides["with_bf16"] = _step(create_encoder("s3d"), clip, fused=True, precision="bf16")
+        variants["with_bf16"] = _make_step(create_encoder("s3d"), clip, fused=True, precision="bf16")
     if compile:
-        sides["with_compile"] = _step(compile_(create_encoder("s3d")), clip, fused=True)
+        variants["with_compile"] = _make_step(compile_(create_encoder("s3d")), clip, fused=True)
     results: dict[str, Any] = {"batch": batch, "size": size, "threads": threads, "repeats": repeats}
-    show(results | _compare(sides, repeats), as_json=as_json)
+    print_results(results | _compare(variants, repeats), as_json=as_json)
 
 
-def _step(network: nn.Module, clip: Tensor, *, fused: bool, precision: str = "fp32") -> Step:
+def _make_step(network: nn.Module, clip: Tensor, *, fused: bool, precision: str = "fp32") -> Step:
     """A function that does one training step; the loss pulls the pooled features to zero."""
     network.train()
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, fused=fused)
@@ -66,21 +66,21 @@ def _step(network: nn.Module, clip: Tensor, *, fused: bool, precision: str = "fp
     return step
 
 
-def _compare(sides: dict[str, Step], repeats: int) -> dict[str, Any]:
+def _compare(variants: dict[str, Step], repeats: int) -> dict[str, Any]:
     """Times of all sides, one round after the other, and how many times faster than the first each is."""
     results: dict[str, Any] = {}
-    for name, step in sides.items():
+    for name, step in variants.items():
         start = time.perf_counter()
         step()
         results[f"{name}_first_call_s"] = time.perf_counter() - start
-    times: dict[str, list[float]] = {name: [] for name in sides}
+    times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(repeats):
-        for name, step in sides.items():
-            times[name] += seconds(step, repeats=1)
+        for name, step in variants.items():
+            times[name] += time_calls(step, repeats=1)
     plain = times["plain"]
-    for name, own in times.items():
-        results |= {f"{name}_{key}": value for key, value in spread(own).items()}
+    for name, variant_times in times.items():
+        results |= {f"{name}_{key}": value for key, value in summarize_times(variant_times).items()}
         # Round by round: both sides of a ratio saw the same load.
-        results[f"{name}_ratio"] = statistics.median(a / b for a, b in zip(plain, own, strict=True))
-        results[f"{name}_best_ratio"] = min(plain) / min(own)
+        results[f"{name}_ratio"] = statistics.median(a / b for a, b in zip(plain, variant_times, strict=True))
+        results[f"{name}_best_ratio"] = min(plain) / min(variant_times)
     return results

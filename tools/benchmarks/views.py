@@ -16,17 +16,17 @@ import torch
 import typer
 from torch import Tensor
 
-from benchmarks import pil_views
-from benchmarks.measure import show
-from covid_cmsf.clips.interface import Clips
-from covid_cmsf.clips.manifest import ClipRecord
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.cached import CachedClips
+from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.clips.store import ClipStore
-from covid_cmsf.views.cache import CachedClips
-from covid_cmsf.views.dataset import Key, ViewDataset
+from covid_cmsf.views.config import ViewConfig
+from covid_cmsf.views.dataset import SampleKey, ViewDataset
 from covid_cmsf.views.loader import ViewLoader
-from covid_cmsf.views.settings import ViewSettings
+from tools.benchmarks import pil_views
+from tools.benchmarks.measure import print_results
 
-SETTINGS = ViewSettings(modalities=("rgb",), pairing="coclr")
+CONFIG = ViewConfig(modalities=("rgb",), pairing="coclr")
 
 
 class TimedClips(Clips):
@@ -37,11 +37,11 @@ class TimedClips(Clips):
         self.records, self.splits, self.flow_bound = clips.records, clips.splits, clips.flow_bound
         self.modalities = clips.modalities
 
-    def read_codes(self, record: ClipRecord, modality: str, frame_numbers: Sequence[int]) -> Tensor:
+    def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
         start = time.perf_counter()
-        codes = self._clips.read_codes(record, modality, frame_numbers)
+        raw = self._clips.read_raw(record, modality, frame_indices)
         self.seconds += time.perf_counter() - start
-        return codes
+        return raw
 
 
 def make_store(videos: list[Path], folder: Path, short_edge: int) -> ClipStore:
@@ -51,19 +51,29 @@ def make_store(videos: list[Path], folder: Path, short_edge: int) -> ClipStore:
     for video in videos:
         (source / video.name).symlink_to(video.resolve())
     out = folder / f"clips{short_edge}"
-    words = [str(source), "--out", str(out), "--layout", "flat", "--modalities", "rgb", "--short-edge", str(short_edge)]
-    subprocess.run([sys.executable, "-m", "preprocess", *words], check=True, capture_output=True)
+    options = [
+        str(source),
+        "--out",
+        str(out),
+        "--layout",
+        "flat",
+        "--modalities",
+        "rgb",
+        "--short-edge",
+        str(short_edge),
+    ]
+    subprocess.run([sys.executable, "-m", "preprocess", *options], check=True, capture_output=True)
     return ClipStore.open(out)
 
 
-def jpegs_of(store: ClipStore) -> list[list[bytes]]:
+def encode_jpegs(store: ClipStore) -> list[list[bytes]]:
     """Every video as JPEG frames of quality 95, in memory: the peer pays for decoding, not for its disk."""
-    found = []
+    videos_as_jpegs = []
     for record in store.records:
-        frames = store.read_codes(record, "rgb", list(range(record.num_frames))).permute(0, 2, 3, 1).numpy()
+        frames = store.read_raw(record, "rgb", list(range(record.num_frames))).permute(0, 2, 3, 1).numpy()
         encoded = (cv2.imencode(".jpg", frame[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 95])[1] for frame in frames)
-        found.append([data.tobytes() for data in encoded])
-    return found
+        videos_as_jpegs.append([data.tobytes() for data in encoded])
+    return videos_as_jpegs
 
 
 def throughput(data: ViewDataset, num_workers: int, num_batches: int = 12) -> float:
@@ -96,10 +106,10 @@ def command(
         raise typer.BadParameter(f"no .avi or .mp4 below {videos}")
     with tempfile.TemporaryDirectory() as folder:
         stores = {"native": make_store(paths, Path(folder), 0), "short160": make_store(paths, Path(folder), 160)}
-        jpegs = jpegs_of(stores["native"])
+        jpegs = encode_jpegs(stores["native"])
         timed = {name: TimedClips(store) for name, store in stores.items()}
-        sets = {name: ViewDataset(one, one.records, SETTINGS, seed=0) for name, one in timed.items()}
-        seconds = {name: {"decode": 0.0, "augment": 0.0} for name in ("pil", *sets)}
+        datasets = {name: ViewDataset(clips_, clips_.records, CONFIG, seed=0) for name, clips_ in timed.items()}
+        seconds = {name: {"decode": 0.0, "augment": 0.0} for name in ("pil", *datasets)}
         rng = random.Random(0)
         for number in range(-3, samples):  # the first three warm up
             if number == 0:
@@ -113,29 +123,29 @@ def command(
             pil_views.two_views(first, second, rng)
             seconds["pil"]["decode"] += middle - start
             seconds["pil"]["augment"] += time.perf_counter() - middle
-            for name, data in sets.items():
+            for name, data in datasets.items():
                 timed[name].seconds = 0.0
                 start = time.perf_counter()
-                data[Key(0, number + 3, video)]
+                data[SampleKey(0, number + 3, video)]
                 total = time.perf_counter() - start
                 seconds[name]["decode"] += timed[name].seconds
                 seconds[name]["augment"] += total - timed[name].seconds
         results: dict[str, float | int] = {"samples": samples, "videos": len(paths)}
         for name, entry in seconds.items():
-            for part, value in entry.items():
-                results[f"{name}_{part}_ms"] = 1e3 * value / samples
+            for stage, value in entry.items():
+                results[f"{name}_{stage}_ms"] = 1e3 * value / samples
             results[f"{name}_total_ms"] = 1e3 * sum(entry.values()) / samples
-        for name in sets:
+        for name in datasets:
             results[f"{name}_ratio"] = results["pil_total_ms"] / results[f"{name}_total_ms"]
-        view_bytes = 2 * 3 * SETTINGS.length * SETTINGS.size**2 * 4
+        view_bytes = 2 * 3 * CONFIG.length * CONFIG.size**2 * 4
         sources: dict[str, Clips] = dict(stores)
         if cache_gb:
             store = stores["short160"]
             sources["cached160"] = CachedClips(store, store.records, ["rgb"], gigabytes=cache_gb)
         for name, source in sources.items():
-            data = ViewDataset(source, source.records, SETTINGS, seed=0)
+            data = ViewDataset(source, source.records, CONFIG, seed=0)
             for num_workers in (1, 2):
                 speed = throughput(data, num_workers)
                 results[f"{name}_clips_per_s_{num_workers}_workers"] = 2 * speed
                 results[f"{name}_MB_per_s_{num_workers}_workers"] = speed * view_bytes / 1e6
-    show(results, as_json=as_json)
+    print_results(results, as_json=as_json)

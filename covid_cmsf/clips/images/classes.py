@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covid_cmsf.clips.manifest import ClipRecord
+from covid_cmsf.clips.records import ClipRecord
 
 # The ImageNet-100 of CMC (Tian et al. 2020), which most papers use: facts, in the order of its list.
 CMC100 = """
@@ -22,43 +22,45 @@ n02113978 n03787032 n02089867 n02119022 n03777754 n04238763 n02231487 n03032252 
 n03837869 n03494278 n04136333 n03794056 n03492542 n02018207 n04067472 n03930630 n03584829 n02123045
 n04229816 n02100583 n03642806 n04336792 n03259280 n02116738 n02108089 n03424325 n01855672 n02090622
 """.split()
-LISTS = ("cmc100", "official100")
-OFFICIAL_SEED = 1234
+KNOWN_LISTS = ("cmc100", "official100")
+OFFICIAL100_SEED = 1234
 
 
-def class_list(wanted: str, there: Sequence[str]) -> list[str]:
+def resolve_class_list(wanted: str, available: Sequence[str]) -> list[str]:
     """The names of the wanted classes, sorted: those of a text file (one a line), or of a list that we know.
 
     `cmc100` is CMC's ImageNet-100. `official100` is what the official CMSF code takes for it: 100 of the 1000 sorted
     classes by NumPy's permutation of seed 1234; only ten of them are CMC's.
     """
     if wanted == "official100":
-        if len(there) != 1000:
-            raise ValueError(f"official100 picks 100 of ImageNet's 1000 classes; here are {len(there)}")
-        picked = np.random.RandomState(OFFICIAL_SEED).permutation(1000)[:100]
-        return sorted(sorted(there)[number] for number in picked)
+        if len(available) != 1000:
+            raise ValueError(f"official100 picks 100 of ImageNet's 1000 classes; here are {len(available)}")
+        picked = np.random.RandomState(OFFICIAL100_SEED).permutation(1000)[:100]
+        return sorted(sorted(available)[number] for number in picked)
     if wanted == "cmc100":
         names = CMC100
     else:
         path = Path(wanted)
         if not path.is_file():
-            raise FileNotFoundError(f"no list of classes {wanted}; name a text file, or one of {', '.join(LISTS)}")
+            raise FileNotFoundError(
+                f"no list of classes {wanted}; name a text file, or one of {', '.join(KNOWN_LISTS)}"
+            )
         names = path.read_text(encoding="utf-8").split()
-    if missing := sorted(set(names) - set(there)):
+    if missing := sorted(set(names) - set(available)):
         raise ValueError(f"{wanted} lists {len(missing)} classes that are not there, the first: {missing[0]}")
     return sorted(set(names))
 
 
-def only_classes(records: Sequence[ClipRecord], wanted: str) -> list[ClipRecord]:
+def select_classes(records: Sequence[ClipRecord], wanted: str) -> list[ClipRecord]:
     """The records of the wanted classes, labeled anew from 0 on in the order of their names."""
-    names = class_list(wanted, sorted({record.class_name for record in records}))
+    names = resolve_class_list(wanted, sorted({record.class_name for record in records}))
     labels = {name: label for label, name in enumerate(names)}
     return [
         replace(record, label=labels[record.class_name]) for record in records if record.class_name in labels
     ]  # fmt: skip
 
 
-def first_of_each_class(records: Sequence[ClipRecord], count: int) -> list[ClipRecord]:
+def limit_per_class(records: Sequence[ClipRecord], count: int) -> list[ClipRecord]:
     """The first `count` training images of each class, and all others."""
     seen: Counter[int] = Counter()
     kept = []

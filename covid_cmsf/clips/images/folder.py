@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from covid_cmsf.clips.images.images import Images, image_record, our_parts
-from covid_cmsf.clips.manifest import ClipRecord
+from covid_cmsf.clips.images.base import Images, image_record, standard_subset_names
+from covid_cmsf.clips.records import ClipRecord
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}  # torchvision's ImageFolder
 
@@ -19,7 +19,7 @@ def is_image_folder(path: Path) -> bool:
     train = path / "train"
     if not train.is_dir():
         return False
-    return next((True for name in _folders(train) for _ in _images(train / name)), False)
+    return next((True for name in _list_folders(train) for _ in _list_images(train / name)), False)
 
 
 class ImageFolder(Images):
@@ -27,30 +27,30 @@ class ImageFolder(Images):
 
     def __init__(self, path: Path, records: list[ClipRecord], folders: dict[str, str]) -> None:
         super().__init__(records)
-        self.path, self._folders = path, folders  # {our name of a part: the folder's}
+        self.path, self._folder_of_subset = path, folders  # {our name of a subset: the folder's}
 
     @classmethod
     def open(cls, path: Path) -> "ImageFolder":
         """Lists the files; none is opened."""
-        parts = our_parts(_folders(path))
-        if "train" not in parts.values():
+        subsets = standard_subset_names(_list_folders(path))
+        if "train" not in subsets.values():
             raise ValueError(f"{path} has no folder train, with a folder for each class in it")
-        classes = sorted({name for part in parts for name in _folders(path / part)})
+        classes = sorted({name for subset in subsets for name in _list_folders(path / subset)})
         labels = {name: label for label, name in enumerate(classes)}
         records = [
-            image_record(ours, f"{name}/{file}", label=labels[name], class_name=name)
-            for theirs, ours in sorted(parts.items(), key=lambda pair: ("train", "val", "test").index(pair[1]))
-            for name in _folders(path / theirs)
-            for file in _images(path / theirs / name)
+            image_record(standard, f"{name}/{file}", label=labels[name], class_name=name)
+            for folder, standard in sorted(subsets.items(), key=lambda pair: ("train", "val", "test").index(pair[1]))
+            for name in _list_folders(path / folder)
+            for file in _list_images(path / folder / name)
         ]
         if not records:
             raise ValueError(f"no images in the folders of classes below {path}")
-        return cls(path, records, {ours: theirs for theirs, ours in parts.items()})
+        return cls(path, records, {standard: folder for folder, standard in subsets.items()})
 
-    def picture(self, record: ClipRecord) -> NDArray[np.uint8]:
+    def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
         """As PIL decodes it, in RGB whatever the file has."""
-        part, _, rest = record.video_id.partition("/")
-        path = self.path / self._folders[part] / rest
+        subset, _, rest = record.video_id.partition("/")
+        path = self.path / self._folder_of_subset[subset] / rest
         try:
             with Image.open(path) as image:
                 return np.asarray(image.convert("RGB"))
@@ -58,12 +58,12 @@ class ImageFolder(Images):
             raise ValueError(f"{path} is not a readable image: {error}") from None
 
 
-def _folders(path: Path) -> list[str]:
+def _list_folders(path: Path) -> list[str]:
     with os.scandir(path) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir())
 
 
-def _images(path: Path) -> Iterator[str]:
+def _list_images(path: Path) -> Iterator[str]:
     for root, folders, files in os.walk(path):
         folders.sort()
         below = Path(root).relative_to(path)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from covid_cmsf.clips.images.images import Images, image_record
-from covid_cmsf.clips.manifest import ClipRecord
+from covid_cmsf.clips.images.base import Images, image_record
+from covid_cmsf.clips.records import ClipRecord
 
 FILES = {"train": "train", "test": "t10k"}
 UINT8 = 8  # the type code of bytes; MNIST and its relatives have no other
@@ -18,37 +18,37 @@ UINT8 = 8  # the type code of bytes; MNIST and its relatives have no other
 
 def is_idx_folder(path: Path) -> bool:
     """Whether the training images are there."""
-    return _found(path, "train-images-idx3-ubyte") is not None
+    return _find_file(path, "train-images-idx3-ubyte") is not None
 
 
 class IdxImages(Images):
     """Images of a folder with IDX files, all in memory: they are small."""
 
-    def __init__(self, records: list[ClipRecord], pictures: dict[str, NDArray[np.uint8]]) -> None:
+    def __init__(self, records: list[ClipRecord], arrays: dict[str, NDArray[np.uint8]]) -> None:
         super().__init__(records)
-        self._pictures = pictures  # by part: (N, H, W)
+        self._arrays = arrays  # by subset: (N, H, W)
 
     @classmethod
     def open(cls, path: Path) -> "IdxImages":
-        """Reads the images and labels of both parts."""
-        records, pictures = [], {}
-        for part, prefix in FILES.items():
-            images = read_idx(_needed(path, f"{prefix}-images-idx3-ubyte"))
-            labels = read_idx(_needed(path, f"{prefix}-labels-idx1-ubyte"))
+        """Reads the images and labels of both subsets."""
+        records, arrays = [], {}
+        for subset, prefix in FILES.items():
+            images = read_idx(_require_file(path, f"{prefix}-images-idx3-ubyte"))
+            labels = read_idx(_require_file(path, f"{prefix}-labels-idx1-ubyte"))
             if images.ndim != 3 or labels.shape != images.shape[:1]:
                 raise ValueError(f"{path}: {prefix} has images of shape {images.shape} and labels {labels.shape}")
-            pictures[part] = images
+            arrays[subset] = images
             size = images.shape[2], images.shape[1]
             records += [
-                image_record(part, f"{number:06d}", label=int(label), class_name=str(label), size=size)
+                image_record(subset, f"{number:06d}", label=int(label), class_name=str(label), size=size)
                 for number, label in enumerate(labels)
             ]
-        return cls(records, pictures)
+        return cls(records, arrays)
 
-    def picture(self, record: ClipRecord) -> NDArray[np.uint8]:
+    def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
         """(H, W)."""
-        part, _, number = record.video_id.partition("/")
-        return self._pictures[part][int(number)]
+        subset, _, number = record.video_id.partition("/")
+        return self._arrays[subset][int(number)]
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
@@ -60,20 +60,20 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != UINT8:
         raise ValueError(f"{path} is not an IDX file of bytes")
     rank = data[3]
-    begin = 4 + 4 * rank
-    shape = struct.unpack(f">{rank}I", data[4:begin]) if len(data) >= begin else ()
-    if len(shape) != rank or len(data) - begin != int(np.prod(shape)):
+    offset = 4 + 4 * rank
+    shape = struct.unpack(f">{rank}I", data[4:offset]) if len(data) >= offset else ()
+    if len(shape) != rank or len(data) - offset != int(np.prod(shape)):
         raise ValueError(f"{path} is cut short: its header promises {shape}")
-    return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)
+    return np.frombuffer(data, np.uint8, offset=offset).reshape(shape)
 
 
-def _found(path: Path, name: str) -> Path | None:
+def _find_file(path: Path, name: str) -> Path | None:
     # torchvision unpacks beside the archive; either will do
     return next((path / file for file in (name, f"{name}.gz") if (path / file).is_file()), None)
 
 
-def _needed(path: Path, name: str) -> Path:
-    found = _found(path, name)
+def _require_file(path: Path, name: str) -> Path:
+    found = _find_file(path, name)
     if found is None:
         raise FileNotFoundError(f"no {name} or {name}.gz in {path}")
     return found

@@ -2,6 +2,6 @@
 
     features -> logistic regression by LBFGS, its setting searched on val -> retrained on train + val -> test
 
-train, val = LabeledRows(...), LabeledRows(...)
+train, val = LabeledFeatures(...), LabeledFeatures(...)
 best = search(train, val, metric="top1", num_trials=200)[0].setting
 """

@@ -11,17 +11,17 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from covid_cmsf.evaluation.extraction import extract_features
-from covid_cmsf.evaluation.showing import Showing
-from covid_cmsf.evaluation.subjects import Subject
+from covid_cmsf.evaluation.features.extract import extract_features
+from covid_cmsf.evaluation.features.model import EvalModel
+from covid_cmsf.evaluation.features.protocol import EvalProtocol
 from covid_cmsf.evaluation.transfer.datasets import DATASETS
-from covid_cmsf.evaluation.transfer.opening import OpenDataset
-from covid_cmsf.evaluation.transfer.probing import TransferResult, evaluate_transfer
-from covid_cmsf.evaluation.transfer.rows import check_normalizing
+from covid_cmsf.evaluation.transfer.evaluate import TransferResult, evaluate_transfer
+from covid_cmsf.evaluation.transfer.factory import OpenedDataset
+from covid_cmsf.evaluation.transfer.logistic import check_normalization
 from covid_cmsf.evaluation.transfer.search import check_executor
 
 logger = logging.getLogger(__name__)
-Bar = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
+ProgressBar = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 
 
 @dataclass(frozen=True)
@@ -35,53 +35,55 @@ class BenchmarkResult:
     datasets: list[TransferResult]
 
     @property
-    def set_aside(self) -> list[tuple[str, str, str]]:
+    def skipped(self) -> list[tuple[str, str, str]]:
         """Images without a result, with their data set."""
-        return [(f"{one.dataset}: {name}", part, why) for one in self.datasets for name, part, why in one.set_aside]
+        return [(f"{one.dataset}: {name}", subset, why) for one in self.datasets for name, subset, why in one.skipped]
 
 
 def run_benchmark(
-    subject: Subject,
-    opened: Sequence[OpenDataset],
+    eval_model: EvalModel,
+    opened: Sequence[OpenedDataset],
     folder: Path,
     *,
-    showing: Showing,
+    eval_protocol: EvalProtocol,
     normalize: str,
     num_trials: int,
     seed: int,
     executor: str,
     device: torch.device | str,
-    bar: Bar,
+    bar: ProgressBar,
     batch_size: int | None = None,
     num_workers: int = 0,
     replace: bool = False,
 ) -> BenchmarkResult:
     """Each data set in its own folder below `folder`; what is there already is not made again."""
-    check_normalizing(normalize)
+    check_normalization(normalize)
     check_executor(executor)
     for one in opened:
-        for words in one.differences:
-            logger.warning("%s: %s", one.name, words)
+        for difference in one.differences:
+            logger.warning("%s: %s", one.name, difference)
     results = []
     for one in opened:
-        place = folder / one.name
-        place.mkdir(parents=True, exist_ok=True)
+        dataset_folder = folder / one.name
+        dataset_folder.mkdir(parents=True, exist_ok=True)
         with bar(f"{one.name}: images", len(one.images.records)) as advance:
             features = extract_features(
-                subject, one.images, place / "features.safetensors", showing=showing, batch_size=batch_size,
+                eval_model, one.images, dataset_folder / "features.safetensors", eval_protocol=eval_protocol,
+                batch_size=batch_size,
                 num_workers=num_workers, device=device, replace=replace, on_video=advance,
             )  # fmt: skip
         with bar(f"{one.name}: trials", num_trials) as advance:
             result = evaluate_transfer(
-                features, place, dataset=one.name, metric=one.metric, normalize=normalize, num_trials=num_trials,
-                seed=seed, executor=executor, device=device, replace=replace, differences=one.differences,
+                features, dataset_folder, dataset=one.name, metric=one.metric, normalize=normalize,
+                num_trials=num_trials, seed=seed, executor=executor, device=device, replace=replace,
+                differences=one.differences,
                 on_trial=advance,
             )  # fmt: skip
         results.append(result)
-    return summarized(subject.card.encoder, results)
+    return summarize_results(eval_model.metadata.encoder, results)
 
 
-def summarized(encoder: str, results: Sequence[TransferResult]) -> BenchmarkResult:
+def summarize_results(encoder: str, results: Sequence[TransferResult]) -> BenchmarkResult:
     """One row: the ten in the paper's order, then others, and the mean of those that were asked for."""
     order = [*DATASETS, *(one.dataset for one in results if one.dataset not in DATASETS)]
     results = sorted(results, key=lambda one: order.index(one.dataset))
@@ -105,5 +107,5 @@ def benchmark_table(result: BenchmarkResult) -> RenderableType:
     if classes:
         notes.append(f"{escape(', '.join(classes))}: mean of the classes' accuracies; the others: top-1")
     for one in result.datasets:
-        notes += [f"[yellow]{escape(one.dataset)}: {escape(words)}[/]" for words in one.differences]
+        notes += [f"[yellow]{escape(one.dataset)}: {escape(difference)}[/]" for difference in one.differences]
     return Group(table, *notes)

@@ -1,31 +1,219 @@
-"""The search: which setting does best on val?"""
+"""Trials in a file: a study of Optuna that knows which features it belongs to and survives being killed."""
 
-from collections.abc import Callable
+import importlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import optuna
 import torch
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import TrialState
 
-from covid_cmsf.evaluation.identity import fingerprint
-from covid_cmsf.evaluation.transfer.accuracy import accuracy
-from covid_cmsf.evaluation.transfer.classifier import NotFiniteError, Setting, fit
+from covid_cmsf.evaluation.features.file import compute_fingerprint
 from covid_cmsf.evaluation.transfer.datasets import Metric
-from covid_cmsf.evaluation.transfer.ray_executor import check_ray, run_with_ray
-from covid_cmsf.evaluation.transfer.rows import LabeledRows
-from covid_cmsf.evaluation.transfer.study import Study, Trial, ranked, space_values
+from covid_cmsf.evaluation.transfer.logistic import (
+    Hyperparameters,
+    LabeledFeatures,
+    NotFiniteError,
+    accuracy,
+    fit_classifier,
+)
+
+logger = logging.getLogger(__name__)
+STUDY_NAME = "transfer"
+# The paper's space, log-uniform; its iterations begin at 0, which has no logarithm.
+SEARCH_SPACE: dict[str, Any] = {
+    "iterations": IntDistribution(1, 1000, log=True),
+    "lr": FloatDistribution(1e-6, 1.0, log=True),
+    "weight_decay": FloatDistribution(1e-9, 1.0, log=True),
+}
+NOT_FINITE = -1.0  # worse than any accuracy
+
+
+@dataclass(frozen=True)
+class Trial:
+    """`value`: percent on val; None when the setting diverged."""
+
+    hyperparameters: Hyperparameters
+    value: float | None
+
+
+class Study:
+    """Finished trials in order, and the next one to try. Without a file they live in memory only."""
+
+    def __init__(self, journal: Path | None, fingerprint: str, *, seed: int, replace: bool = False) -> None:
+        """FileExistsError when the file holds trials of another `identity`, unless `replace`."""
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.storage = None if journal is None else _open_storage(journal)
+        self._seed = seed
+        self.optuna = self._open()
+        stored = self.optuna.user_attrs.get("fingerprint", fingerprint)
+        if stored != fingerprint:
+            assert journal is not None and self.storage is not None
+            if not replace:
+                raise FileExistsError(f"{journal} holds trials of other features or options; --force replaces it")
+            optuna.delete_study(study_name=STUDY_NAME, storage=self.storage)
+            self.optuna = self._open()
+        self.optuna.set_user_attr("fingerprint", fingerprint)
+        for unfinished in self.optuna.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+            self.optuna.tell(unfinished.number, state=TrialState.FAIL)  # a kill left it behind
+
+    def _open(self) -> optuna.Study:
+        return optuna.create_study(
+            storage=self.storage, study_name=STUDY_NAME, direction="maximize", load_if_exists=True
+        )
+
+    def trials(self, limit: int | None = None) -> list[Trial]:
+        """What was tried, the first `limit` of it."""
+        finished = self.optuna.get_trials(deepcopy=False, states=[TrialState.COMPLETE])[:limit]
+        return [
+            Trial(Hyperparameters(**one.params), None if one.value == NOT_FINITE else one.value) for one in finished
+        ]
+
+    def ask(self) -> tuple[Any, Hyperparameters]:
+        """A ticket and what to try. It follows from the seed and the finished trials, whoever made them and when."""
+        done = len(self.optuna.get_trials(deepcopy=False, states=[TrialState.COMPLETE]))
+        self.optuna.sampler = make_sampler(self._seed, done)
+        optuna_trial = self.optuna.ask(fixed_distributions=SEARCH_SPACE)
+        return optuna_trial, Hyperparameters(**optuna_trial.params)
+
+    def tell(self, optuna_trial: Any, value: float | None) -> None:
+        """The ticket's result."""
+        self.optuna.tell(optuna_trial, NOT_FINITE if value is None else value)
+
+
+def make_sampler(seed: int, number: int, *, parallel: bool = False) -> optuna.samplers.TPESampler:
+    """The tree-structured Parzen estimator, each parameter on its own, with dice of its own for every trial."""
+    trial_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+    return optuna.samplers.TPESampler(seed=trial_seed, multivariate=False, constant_liar=parallel)
+
+
+def rank_trials(trials: Sequence[Trial]) -> list[Trial]:
+    """Best first, without those that diverged. Of equals: stronger decay, then fewer iterations, then smaller lr."""
+    finite = [trial for trial in trials if trial.value is not None]
+
+    def key(trial: Trial) -> tuple[float, float, int, float]:
+        assert trial.value is not None
+        hyperparameters = trial.hyperparameters
+        return -trial.value, -hyperparameters.weight_decay, hyperparameters.iterations, hyperparameters.lr
+
+    return sorted(finite, key=key)
+
+
+def search_space_values() -> dict[str, Any]:
+    """The space as plain values, for fingerprints."""
+    return {name: [one.low, one.high, one.log] for name, one in SEARCH_SPACE.items()}
+
+
+def _open_storage(journal: Path) -> JournalStorage:
+    if not journal.parent.is_dir():
+        raise FileNotFoundError(f"no folder {journal.parent} to write {journal.name} into")
+    _drop_partial_line(journal)
+    path = str(journal.resolve())
+    return JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path)))
+
+
+def _drop_partial_line(journal: Path) -> None:
+    """Takes off a last line that was not written to its end: the trial it told of is made again."""
+    if not journal.exists():
+        return
+    data = journal.read_bytes()
+    complete_lines = data[: data.rfind(b"\n") + 1]
+    if complete_lines != data:
+        logger.warning("%s ended within a line; that line was dropped", journal)
+        with journal.open("r+b") as file:
+            file.truncate(len(complete_lines))
+
+
+# Many trials at once with Ray Tune, whose Optuna search writes into the same study: the paper's set-up.
+#
+# Several trials run while others are being drawn, so which settings are tried depends on timing. Ray is an extra.
+
+RAY_METRIC = "val_accuracy"
+
+
+def check_ray() -> None:
+    """ValueError with the remedy when Ray Tune cannot be imported."""
+    try:
+        importlib.import_module("ray.tune.search.optuna")
+    except ImportError as error:
+        raise ValueError(f"the executor ray needs Ray Tune ({error}): pip install 'covid-cmsf[ray]'") from None
+
+
+def run_with_ray(
+    objective: Callable[..., float | None],
+    study: Study,
+    num_trials: int,
+    *,
+    seed: int,
+    on_trial: Callable[[], None],
+    device: str,
+    **data: Any,
+) -> None:
+    """`num_trials` more trials of `objective(setting, device=..., **data)`; ValueError when Ray is not installed."""
+    check_ray()
+    ray: Any = importlib.import_module("ray")
+    tune: Any = importlib.import_module("ray.tune")
+    searcher = importlib.import_module("ray.tune.search.optuna").OptunaSearch
+    if study.storage is None:
+        raise ValueError("the executor ray needs a journal: its processes meet in that file")
+
+    def trainable(config: dict[str, Any], **fixed: Any) -> None:
+        value = objective(Hyperparameters(**config), **fixed)
+        tune.report({RAY_METRIC: NOT_FINITE if value is None else value})
+
+    progress_callback = type("Counting", (tune.Callback,), {"on_trial_complete": lambda *_, **__: on_trial()})()
+    started_here = not ray.is_initialized()
+    if started_here:
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is sent anywhere
+        ray.init(log_to_driver=False, include_dashboard=False)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            search_algorithm = searcher(
+                space=SEARCH_SPACE, metric=RAY_METRIC, mode="max", study_name=STUDY_NAME, storage=study.storage,
+                sampler=make_sampler(seed, len(study.trials()), parallel=True),
+            )  # fmt: skip
+            on_gpu = device.startswith("cuda")
+            resources = {"cpu": 1, "gpu": 1 if on_gpu else 0}
+            device = "cuda" if on_gpu else device  # Ray gives each trial a GPU, and the trial sees no other
+            trainable_with_data = tune.with_resources(tune.with_parameters(trainable, device=device, **data), resources)
+            results = tune.Tuner(
+                trainable_with_data,
+                tune_config=tune.TuneConfig(search_alg=search_algorithm, num_samples=num_trials),
+                run_config=tune.RunConfig(
+                    name=STUDY_NAME, storage_path=folder, callbacks=[progress_callback], verbose=0
+                ),
+            ).fit()
+    finally:
+        if started_here:
+            ray.shutdown()
+    if results.errors:
+        raise RuntimeError(f"{len(results.errors)} of {num_trials} trials failed; the first: {results.errors[0]}")
+
+
+# The search: which setting does best on val?
 
 NUM_TRIALS = 200
 EXECUTORS = ("local", "ray")
 
 
 def search(
-    train: LabeledRows,
-    val: LabeledRows,
+    train: LabeledFeatures,
+    val: LabeledFeatures,
     *,
     metric: Metric = "top1",
     num_trials: int = NUM_TRIALS,
     seed: int = 0,
     journal: Path | None = None,
-    belongs_to: str = "",
+    data_fingerprint: str = "",
     replace: bool = False,
     executor: str = "local",
     device: torch.device | str = "cpu",
@@ -40,8 +228,10 @@ def search(
         raise ValueError(f"{num_trials} trials: one at least is needed")
     check_executor(executor)
     num_classes = int(max(train.labels.max(), val.labels.max())) + 1
-    identity = fingerprint({"belongs_to": belongs_to, "metric": metric, "seed": seed, "space": space_values()})
-    study = Study(journal, identity, seed=seed, replace=replace)
+    fingerprint = compute_fingerprint(
+        {"data_fingerprint": data_fingerprint, "metric": metric, "seed": seed, "space": search_space_values()}
+    )
+    study = Study(journal, fingerprint, seed=seed, replace=replace)
     for _ in study.trials(num_trials):
         on_trial()
     missing = num_trials - len(study.trials(num_trials))
@@ -51,16 +241,16 @@ def search(
             train=train, val=val, metric=metric, num_classes=num_classes, device=str(device),
         )  # fmt: skip
     elif missing:
-        train = LabeledRows(train.rows.to(device), train.labels.to(device))
+        train = LabeledFeatures(train.features.to(device), train.labels.to(device))
         for _ in range(missing):
-            ticket, setting = study.ask()
-            value = val_accuracy(setting, train, val, metric=metric, num_classes=num_classes, device=device)
-            study.tell(ticket, value)
+            optuna_trial, hyperparameters = study.ask()
+            value = val_accuracy(hyperparameters, train, val, metric=metric, num_classes=num_classes, device=device)
+            study.tell(optuna_trial, value)
             on_trial()
     done = study.trials(num_trials)
     if len(done) < num_trials:
         raise RuntimeError(f"the search stopped after {len(done)} of {num_trials} trials; the same call continues")
-    best = ranked(done)
+    best = rank_trials(done)
     if not best:
         raise RuntimeError(f"none of {num_trials} trials had a finite loss; are the features absurdly large?")
     return best
@@ -75,9 +265,9 @@ def check_executor(name: str) -> None:
 
 
 def val_accuracy(
-    setting: Setting,
-    train: LabeledRows,
-    val: LabeledRows,
+    hyperparameters: Hyperparameters,
+    train: LabeledFeatures,
+    val: LabeledFeatures,
     *,
     metric: Metric,
     num_classes: int,
@@ -85,7 +275,7 @@ def val_accuracy(
 ) -> float | None:
     """Percent on val after training with this setting; None when it diverges."""
     try:
-        classifier = fit(train, setting, num_classes=num_classes, device=device)
+        classifier = fit_classifier(train, hyperparameters, num_classes=num_classes, device=device)
     except NotFiniteError:
         return None
-    return accuracy(classifier.answers(val.rows), val.labels, metric)
+    return accuracy(classifier.predict(val.features), val.labels, metric)

@@ -68,10 +68,10 @@ Report.charts = (() => {
 
   // The element of a chart, kept by name: drawn again it keeps the reader's zoom.
   const kept = {};
-  function place(name, height, words) {
+  function place(name, height, label) {
     kept[name] ||= Report.el("div", { class: "chart", role: "img" });
     kept[name].style.height = `${height}px`;
-    kept[name].setAttribute("aria-label", words);
+    kept[name].setAttribute("aria-label", label);
     kept[name].dataset.chart = name;
     return kept[name];
   }

@@ -3,17 +3,17 @@
 Report.clips = (() => {
   const { el } = Report;
 
-  function picture(file, words) {
+  function picture(file, alt) {
     if (!file) return null;
     return Report.motion.watch(
-      el("img", { src: `${Report.data.report.pictures}/${file}`, alt: words, loading: "lazy", decoding: "async" }));
+      el("img", { src: `${Report.data.report.pictures}/${file}`, alt: alt, loading: "lazy", decoding: "async" }));
   }
 
   // files: [rgb, flow]; kinds: which of them to show.
-  function pictures(files, words, kinds = "both") {
-    const shown = [kinds !== "flow" && picture(files?.[0], `${words}, RGB`), kinds !== "rgb" && picture(files?.[1], `${words}, flow`)];
+  function pictures(files, alt, kinds = "both") {
+    const shown = [kinds !== "flow" && picture(files?.[0], `${alt}, RGB`), kinds !== "rgb" && picture(files?.[1], `${alt}, flow`)];
     const there = shown.filter(Boolean);
-    if (!there.length && files?.[0]) there.push(picture(files[0], `${words}, RGB`)); // there is no flow of it
+    if (!there.length && files?.[0]) there.push(picture(files[0], `${alt}, RGB`)); // there is no flow of it
     return there.length ? there : [el("span", { class: "no-picture" }, "no picture")];
   }
 

@@ -1,7 +1,7 @@
 // Several plans: those that differ only in seeds are one group, shown by mean and standard deviation.
 "use strict";
 Report.section("comparison", (body) => {
-  const { el, words, charts, state } = Report;
+  const { el, format, charts, state } = Report;
   const found = Report.data.report.comparison;
   if (!found) {
     body.replaceChildren(Report.missing("One plan is shown here. Several are compared, and seeds grouped, by ", "covid-cmsf report A B C --out report"));
@@ -9,7 +9,7 @@ Report.section("comparison", (body) => {
   }
   state.compared ||= "r1";
   const colors = ["#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888"];
-  const groupWords = (group) => `${group.name}${group.seeds.length > 1 ? ` (${group.seeds.length} seeds)` : ""}`;
+  const groupLabel = (group) => `${group.name}${group.seeds.length > 1 ? ` (${group.seeds.length} seeds)` : ""}`;
 
   function chart() {
     const traces = [];
@@ -17,8 +17,8 @@ Report.section("comparison", (body) => {
     [...found.groups.entries()].reverse().forEach(([number, group]) => { // the lowest bar is drawn first
       const mine = stages.filter((stage) => (stage.groups[number]?.[state.compared].mean ?? null) !== null);
       const cell = (stage) => stage.groups[number][state.compared];
-      const name = words.literal(groupWords(group));
-      traces.push({ type: "bar", orientation: "h", name, legendgroup: number, x: mine.map((stage) => cell(stage).mean), y: mine.map((stage) => words.literal(stage.stage)),
+      const name = format.literal(groupLabel(group));
+      traces.push({ type: "bar", orientation: "h", name, legendgroup: number, x: mine.map((stage) => cell(stage).mean), y: mine.map((stage) => format.literal(stage.stage)),
         marker: { color: colors[number % colors.length] }, customdata: mine.map((stage) => cell(stage).values.map((value) => value.toFixed(1)).join(", ")),
         error_x: { type: "data", visible: mine.some((stage) => cell(stage).sd !== null), array: mine.map((stage) => cell(stage).sd ?? 0), thickness: 1.4, width: 4, color: charts.color("text") },
         hovertemplate: `%{y}<br>${name}: %{x:.1f}<br>of %{customdata}<extra></extra>` });
@@ -26,10 +26,10 @@ Report.section("comparison", (body) => {
     return { traces, layout: { barmode: "group", legend: { orientation: "h", y: 1, yanchor: "bottom", traceorder: "reversed" }, xaxis: { title: state.compared === "r1" ? "R@1, percent" : "Linear, percent", rangemode: "tozero" }, yaxis: { ticks: "" } } };
   }
 
-  const heads = ["Stage", "Model", "Modality", ...found.groups.flatMap((group) => [`${groupWords(group)} R@1`, "Linear"])];
+  const heads = ["Stage", "Model", "Modality", ...found.groups.flatMap((group) => [`${groupLabel(group)} R@1`, "Linear"])];
   const rows = found.stages.map((stage) => [stage.stage, stage.model, stage.modality ?? "–", ...found.groups.flatMap((_, number) => {
     const own = stage.groups[number];
-    return own ? [words.percent(own.r1.mean, own.r1.sd), words.percent(own.linear.mean, own.linear.sd)] : ["", ""];
+    return own ? [format.percent(own.r1.mean, own.r1.sd), format.percent(own.linear.mean, own.linear.sd)] : ["", ""];
   })]);
   const place = charts.place("comparison", 120 + 14 * found.stages.length * found.groups.length + 10 * found.stages.length, "Results of all plans");
   body.replaceChildren(

@@ -1,7 +1,7 @@
 // Curves: all runs over each other; chips switch families of lines on and off in all charts at once.
 "use strict";
 Report.section("curves", (body) => {
-  const { el, words, charts, state } = Report;
+  const { el, format, charts, state } = Report;
   const { charts: kinds, lines } = Report.data.report.curves;
   if (!lines.length) {
     body.replaceChildren(Report.missing("Nothing has been logged yet (metrics.jsonl). ", "covid-cmsf train CONFIG"));
@@ -9,7 +9,7 @@ Report.section("curves", (body) => {
   }
   const families = [...new Map(lines.map((line) => [line.family, line])).values()];
   const first = families.length > 8 ? families.filter((line) => line.kind === "control") : []; // too many to read at once
-  state.curves ||= { hidden: new Set(first.map((line) => line.words)), x: "step", seeds: "mean", log: false };
+  state.curves ||= { hidden: new Set(first.map((line) => line.label)), x: "step", seeds: "mean", log: false };
   const own = state.curves;
   const several = lines.some((line) => line.seed === "mean");
   const DASHES = { 1: "dot", 2: "dashdot" };
@@ -17,7 +17,7 @@ Report.section("curves", (body) => {
 
   function shown() {
     const kept = new Set(lines.filter((line) => line.seed === "mean").map((line) => line.family));
-    return lines.filter((line) => !own.hidden.has(line.words) && (!kept.has(line.family) || (line.seed === "mean") === (own.seeds === "mean")));
+    return lines.filter((line) => !own.hidden.has(line.label) && (!kept.has(line.family) || (line.seed === "mean") === (own.seeds === "mean")));
   }
 
   function band(line, x, key) {
@@ -33,7 +33,7 @@ Report.section("curves", (body) => {
         if (!line.curve[key]) return;
         const x = line.curve[own.x] || line.curve.step;
         if (line.spread && number === 0) made.push(band(line, x, key));
-        const label = words.literal([line.words, line.seed, kind.keys.length > 1 ? name : ""].filter(Boolean).join(", "));
+        const label = format.literal([line.label, line.seed, kind.keys.length > 1 ? name : ""].filter(Boolean).join(", "));
         made.push({ type: "scatter", mode: x.length < 2 ? "markers" : "lines", x, y: line.curve[key], name: label, showlegend: false,
           line: { color: line.color, width: number ? 1.2 : 2, dash: DASHES[number] || line.dash },
           hovertemplate: `${label}<br>%{y:.4g} at %{x}<extra></extra>` });
@@ -43,24 +43,24 @@ Report.section("curves", (body) => {
   }
 
   function card(kind) {
-    const place = charts.place(`curve-${kind.name}`, 270, kind.words);
+    const place = charts.place(`curve-${kind.name}`, 270, kind.title);
     const there = kind.keys.some(([key]) => lines.some((line) => line.curve[key]));
     const keys = kind.keys.length > 1 ? ` Full lines: ${kind.keys[0][1]}; dotted: ${kind.keys[1][1]}; dash-dotted: ${kind.keys[2][1]}.` : "";
     if (there) Report.whenNear(place, () => charts.draw(place, () => ({ traces: traces(kind), layout: {
       hovermode: "closest", xaxis: { title: own.x === "step" ? "step" : "seconds of training" },
       yaxis: { type: kind.log || (kind.name === "loss" && own.log) ? "log" : "linear", exponentformat: "power" } } })));
     return el("article", { class: "card" },
-      el("header", {}, el("h3", {}, kind.words), el("span", { class: "links" }, kind.figures.map((file) => el("a", { href: `figures/${file}` }, file.split(".").pop().toUpperCase())))),
-      el("p", { class: "quiet" }, kind.about + keys),
+      el("header", {}, el("h3", {}, kind.title), el("span", { class: "links" }, kind.figures.map((file) => el("a", { href: `figures/${file}` }, file.split(".").pop().toUpperCase())))),
+      el("p", { class: "quiet" }, kind.description + keys),
       there ? place : Report.missing("No run has logged this; methods without a guide have no agreement, those without neighbors no purity."));
   }
 
   const chip = (line) => {
-    const on = !own.hidden.has(line.words);
-    return el("button", { type: "button", class: "chip", "aria-pressed": String(on), onclick: () => { if (on) own.hidden.add(line.words); else own.hidden.delete(line.words); again(); } },
-      el("i", { class: `swatch ${line.dash}`, style: `--own:${line.color}` }), line.words);
+    const on = !own.hidden.has(line.label);
+    return el("button", { type: "button", class: "chip", "aria-pressed": String(on), onclick: () => { if (on) own.hidden.add(line.label); else own.hidden.delete(line.label); again(); } },
+      el("i", { class: `swatch ${line.dash}`, style: `--own:${line.color}` }), line.label);
   };
-  const only = (test) => { own.hidden = new Set(families.filter((line) => !test(line)).map((line) => line.words)); again(); };
+  const only = (test) => { own.hidden = new Set(families.filter((line) => !test(line)).map((line) => line.label)); again(); };
   const modalities = [...new Set(families.map((line) => line.modality))];
   body.replaceChildren(
     el("div", { class: "controls" },

@@ -22,23 +22,23 @@
 
   const { el } = Report;
 
-  // A labeled choice: options are [value, words]; `change` gets the value.
-  Report.choice = (words, options, value, change) => {
+  // A labeled choice: options are [value, label]; `change` gets the value.
+  Report.choice = (label, options, value, change) => {
     const select = el("select", { onchange: () => change(select.value) });
     for (const [own, text] of options) select.append(el("option", { value: own, selected: String(own) === String(value) }, text));
-    return el("label", { class: "choice" }, el("span", {}, words), select);
+    return el("label", { class: "choice" }, el("span", {}, label), select);
   };
 
-  Report.tick = (words, value, change) => {
+  Report.tick = (label, value, change) => {
     const box = el("input", { type: "checkbox", onchange: () => change(box.checked) });
     box.checked = value;
-    return el("label", { class: "tick" }, box, el("span", {}, words));
+    return el("label", { class: "tick" }, box, el("span", {}, label));
   };
 
-  Report.button = (words, press, attributes = {}) => el("button", { type: "button", onclick: press, ...attributes }, words);
+  Report.button = (label, press, attributes = {}) => el("button", { type: "button", onclick: press, ...attributes }, label);
 
   // What is missing, and the command that would make it.
-  Report.missing = (words, command) => el("p", { class: "missing" }, words, command ? el("code", {}, command) : null);
+  Report.missing = (label, command) => el("p", { class: "missing" }, label, command ? el("code", {}, command) : null);
 
   Report.plain = (heads, rows, attributes = {}) =>
     el("div", { class: "scroll" }, el("table", attributes,

@@ -1,18 +1,18 @@
 // Errors: what is taken for what, which classes and which videos gained and lost.
 "use strict";
 Report.section("errors", (body) => {
-  const { el, words, charts, state, filters, measures, clips } = Report;
+  const { el, format, charts, state, filters, metrics, clips } = Report;
   state.errors ||= { matrix: "after" };
   const own = state.errors;
 
-  filters.withSeries(body, [], (plan, series) => {
-    filters.stagesOf(series);
-    const pair = filters.pair(plan, series);
-    const [before, after] = pair.map((number) => series.stages[number]);
-    const present = [...new Set(series.labels.slice(0, series.num_queries))].sort((a, b) => a - b);
-    const names = present.map((label) => words.literal(series.classes[label] || label));
+  filters.withGallery(body, [], (plan, gallery) => {
+    filters.stagesOf(gallery);
+    const pair = filters.pair(plan, gallery);
+    const [before, after] = pair.map((number) => gallery.stages[number]);
+    const present = [...new Set(gallery.labels.slice(0, gallery.num_queries))].sort((a, b) => a - b);
+    const names = present.map((label) => format.literal(gallery.classes[label] || label));
     const share = (stage) => {
-      const counts = measures.confusion(series, stage);
+      const counts = metrics.confusion(gallery, stage);
       return present.map((row) => { const sum = counts[row].reduce((a, b) => a + b, 0) || 1; return present.map((column) => (100 * counts[row][column]) / sum); });
     };
 
@@ -29,13 +29,13 @@ Report.section("errors", (body) => {
     }
 
     function perClass() {
-      const [old, now] = [measures.byClass(series, before), measures.byClass(series, after)];
+      const [old, now] = [metrics.byClass(gallery, before), metrics.byClass(gallery, after)];
       const rate = (counts, label) => (counts[label] ? (100 * counts[label][0]) / counts[label][1] : null);
       const order = [...present].sort((a, b) => rate(now, a) - rate(old, a) - (rate(now, b) - rate(old, b)));
-      const y = order.map((label) => words.literal(series.classes[label] || label));
+      const y = order.map((label) => format.literal(gallery.classes[label] || label));
       const lines = { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false, line: { color: charts.color("quiet"), width: 1.5 },
         x: order.flatMap((label) => [rate(old, label), rate(now, label), null]), y: y.flatMap((name) => [name, name, null]) };
-      const dots = (name, counts, marker) => ({ type: "scatter", mode: "markers", name: words.literal(name), x: order.map((label) => rate(counts, label)), y, marker, hovertemplate: `%{y}<br>${words.literal(name)}: %{x:.0f}%<extra></extra>` });
+      const dots = (name, counts, marker) => ({ type: "scatter", mode: "markers", name: format.literal(name), x: order.map((label) => rate(counts, label)), y, marker, hovertemplate: `%{y}<br>${format.literal(name)}: %{x:.0f}%<extra></extra>` });
       return { traces: [lines, dots(before.name, old, { symbol: "circle-open", size: 9, color: charts.color("text"), line: { width: 2 } }), dots(after.name, now, { size: 10, color: charts.color("accent") })],
         layout: { showlegend: false, xaxis: { side: "top", range: [-3, 103], ticksuffix: "%" }, yaxis: { type: "category", ticks: "", range: [-0.7, order.length - 0.3] } } };
     }
@@ -43,17 +43,17 @@ Report.section("errors", (body) => {
     function list(title, found) {
       const rank = (value) => (value ? `rank ${value}` : "none of 50");
       return el("article", { class: "card" }, el("h3", {}, title), found.length ? el("ol", { class: "changed" }, found.map((one) => el("li", {},
-        clips.clip({ files: series.pictures?.[one.query], id: series.ids[one.query], className: series.classes[series.labels[one.query]] || "?", kinds: "rgb" }),
-        el("div", {}, el("p", { class: "id" }, series.ids[one.query]), el("p", {}, `first right neighbor: ${rank(one.before)} → ${rank(one.after)}`),
-          el("p", { class: "quiet" }, `nearest: ${series.classes[before.answer[one.query]] || "?"} → ${series.classes[after.answer[one.query]] || "?"}`))))) : el("p", { class: "quiet" }, "None."));
+        clips.clip({ files: gallery.pictures?.[one.query], id: gallery.ids[one.query], className: gallery.classes[gallery.labels[one.query]] || "?", kinds: "rgb" }),
+        el("div", {}, el("p", { class: "id" }, gallery.ids[one.query]), el("p", {}, `first right neighbor: ${rank(one.before)} → ${rank(one.after)}`),
+          el("p", { class: "quiet" }, `nearest: ${gallery.classes[before.prediction[one.query]] || "?"} → ${gallery.classes[after.prediction[one.query]] || "?"}`))))) : el("p", { class: "quiet" }, "None."));
     }
 
-    const changed = measures.changes(series, before, after);
+    const changed = metrics.changes(gallery, before, after);
     const square = charts.place("confusion", Math.min(760, 220 + 24 * present.length), "Confusion matrix");
     const classes = charts.place("classes", 50 + 22 * present.length, "R@1 by class before and after");
     body.replaceChildren(
-      el("div", { class: "controls" }, filters.modalityChoice(series, () => Report.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, series, () => Report.redraw("neighbors", "map", "errors"))),
-      el("p", { class: "quiet" }, `${filters.seedWords(plan)}${before.name} has R@1 ${words.number(measures.recall(series, before))}, ${after.name} ${words.number(measures.recall(series, after))}.`),
+      el("div", { class: "controls" }, filters.modalityChoice(gallery, () => Report.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, gallery, () => Report.redraw("neighbors", "map", "errors"))),
+      el("p", { class: "quiet" }, `${filters.seedNote(plan)}${before.name} has R@1 ${format.number(metrics.recall(gallery, before))}, ${after.name} ${format.number(metrics.recall(gallery, after))}.`),
       el("div", { class: "grid" },
         el("article", { class: "card" }, el("header", {}, el("h3", {}, "Confusion of the nearest neighbor"), Report.choice("", [["after", after.name], ["before", before.name], ["change", "change"]], own.matrix, (value) => { own.matrix = value; Report.redraw("errors"); })), square),
         el("article", { class: "card" }, el("h3", {}, "R@1 by class, before and after"), el("p", { class: "quiet" }, `○ ${before.name}, ● ${after.name}; the classes that gained most are at the top.`), el("div", { class: "tall", tabindex: "0" }, classes))),

@@ -1,7 +1,7 @@
 // The map: test features of two stages in two dimensions, side by side; the clip shows under the pointer.
 "use strict";
 Report.section("map", (body) => {
-  const { el, words, charts, state, filters, measures, clips } = Report;
+  const { el, format, charts, state, filters, metrics, clips } = Report;
   state.map ||= { method: "pca", className: "", color: "class" };
   const own = state.map;
   const COLORS = ["#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888"];
@@ -11,68 +11,68 @@ Report.section("map", (body) => {
   const card = document.getElementById("hover-card") || document.body.appendChild(el("div", { id: "hover-card", class: "card", hidden: true }));
   const hasCard = (() => { try { return Boolean(document.createElement("canvas").getContext("webgl")); } catch { return false; } })();
 
-  function show(series, stage, event) {
+  function show(gallery, stage, event) {
     const query = event.points[0]?.customdata;
     if (query === undefined) return;
-    const answer = stage.answer[query];
-    card.replaceChildren(...clips.pictures(series.pictures?.[query], series.ids[query], "both"),
-      el("p", {}, el("b", {}, series.classes[series.labels[query]] || "?"), el("br"), el("span", { class: "quiet" }, words.short(series.ids[query], 40)), el("br"),
-        measures.hit(stage, query) ? "✓ nearest is right" : `✗ nearest is ${series.classes[answer] || "?"}`));
+    const answer = stage.prediction[query];
+    card.replaceChildren(...clips.pictures(gallery.pictures?.[query], gallery.ids[query], "both"),
+      el("p", {}, el("b", {}, gallery.classes[gallery.labels[query]] || "?"), el("br"), el("span", { class: "quiet" }, format.short(gallery.ids[query], 40)), el("br"),
+        metrics.hit(stage, query) ? "✓ nearest is right" : `✗ nearest is ${gallery.classes[answer] || "?"}`));
     card.hidden = false;
     const [x, y] = [event.event.clientX, event.event.clientY];
     card.style.left = `${Math.max(4, Math.min(window.innerWidth - card.offsetWidth - 8, x + 16))}px`;
     card.style.top = `${Math.max(4, Math.min(window.innerHeight - card.offsetHeight - 8, y + 16))}px`;
   }
 
-  filters.withSeries(body, ["map"], (plan, series, maps) => {
-    filters.stagesOf(series);
-    const pair = filters.pair(plan, series);
+  filters.withGallery(body, ["map"], (plan, gallery, maps) => {
+    filters.stagesOf(gallery);
+    const pair = filters.pair(plan, gallery);
     const again = () => Report.redraw("map");
     const change = (name) => (value) => { own[name] = value; again(); };
     if (own.method === "umap" && !maps.some((one) => one.umap_x)) own.method = "pca";
 
     // One trace a class, or right and wrong.
     function traces(number) {
-      const stage = series.stages[number], places = maps[number];
+      const stage = gallery.stages[number], places = maps[number];
       const [xs, ys] = [places[`${own.method}_x`], places[`${own.method}_y`]];
       const groups = new Map();
-      for (let query = 0; query < series.num_queries; query++) {
+      for (let query = 0; query < gallery.num_queries; query++) {
         if (xs[query] === null) continue;
-        const key = own.color === "class" ? series.labels[query] : measures.hit(stage, query) ? "right" : "wrong";
+        const key = own.color === "class" ? gallery.labels[query] : metrics.hit(stage, query) ? "right" : "wrong";
         if (!groups.has(key)) groups.set(key, []);
         groups.get(key).push(query);
       }
-      const type = series.num_queries > MANY && hasCard ? "scattergl" : "scatter";
+      const type = gallery.num_queries > MANY && hasCard ? "scattergl" : "scatter";
       return [...groups.entries()].sort((a, b) => (a[0] > b[0] ? 1 : -1)).map(([key, queries]) => {
         const faded = own.className !== "" && own.color === "class" && key !== Number(own.className);
-        const kept = own.className !== "" && own.color !== "class" ? queries.filter((query) => series.labels[query] === Number(own.className)) : queries;
+        const kept = own.className !== "" && own.color !== "class" ? queries.filter((query) => gallery.labels[query] === Number(own.className)) : queries;
         const look = own.color === "class" ? { color: faded ? charts.color("faint") : COLORS[key % COLORS.length], symbol: SYMBOLS[Math.floor(key / COLORS.length) % SYMBOLS.length] }
           : { color: key === "right" ? charts.color("right") : charts.color("wrong"), symbol: key === "right" ? "circle" : "x" };
-        return { type, mode: "markers", name: words.literal(own.color === "class" ? series.classes[key] || key : key), x: kept.map((query) => xs[query]), y: kept.map((query) => ys[query]),
-          customdata: kept, hoverinfo: "none", marker: { size: series.num_queries > MANY ? 4 : 7, opacity: faded ? 0.35 : 0.85, ...look } };
+        return { type, mode: "markers", name: format.literal(own.color === "class" ? gallery.classes[key] || key : key), x: kept.map((query) => xs[query]), y: kept.map((query) => ys[query]),
+          customdata: kept, hoverinfo: "none", marker: { size: gallery.num_queries > MANY ? 4 : 7, opacity: faded ? 0.35 : 0.85, ...look } };
       });
     }
 
     function panel(number, side) {
-      const stage = series.stages[number];
+      const stage = gallery.stages[number];
       const place = charts.place(`map-${side}`, 420, `Map of ${stage.name}`);
-      const shares = maps[number].shares.map((share) => `${Math.round(100 * share)}%`).join(" and ");
+      const shares = maps[number].explained_variance.map((share) => `${Math.round(100 * share)}%`).join(" and ");
       const hidden = { showgrid: false, showline: false, showticklabels: false, zeroline: false, ticks: "" };
-      Report.whenNear(place, () => charts.draw(place, () => ({ traces: traces(number), hover: (event) => show(series, stage, event), leave: () => { card.hidden = true; },
-        layout: { hovermode: "closest", uirevision: `${stage.name} ${own.method}`, dragmode: "pan", showlegend: series.classes.length <= 20 || own.color !== "class", legend: { orientation: "h", y: -0.02, font: { size: 11 } },
+      Report.whenNear(place, () => charts.draw(place, () => ({ traces: traces(number), hover: (event) => show(gallery, stage, event), leave: () => { card.hidden = true; },
+        layout: { hovermode: "closest", uirevision: `${stage.name} ${own.method}`, dragmode: "pan", showlegend: gallery.classes.length <= 20 || own.color !== "class", legend: { orientation: "h", y: -0.02, font: { size: 11 } },
           xaxis: hidden, yaxis: { ...hidden, scaleanchor: "x" } } })));
-      return el("article", { class: "card" }, el("header", {}, el("h3", {}, stage.name), el("span", { class: "quiet" }, `R@1 ${words.number(stage.r1)}`)),
+      return el("article", { class: "card" }, el("header", {}, el("h3", {}, stage.name), el("span", { class: "quiet" }, `R@1 ${format.number(stage.r1)}`)),
         el("p", { class: "quiet" }, own.method === "pca" ? `Two principal components: ${shares} of the variance.` : "UMAP with the cosine distance: near means alike, far means little."), place);
     }
 
     const methods = [["pca", "PCA"], ...(maps.some((one) => one.umap_x) ? [["umap", "UMAP"]] : [])];
     body.replaceChildren(
       el("div", { class: "controls" },
-        filters.modalityChoice(series, () => Report.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, series, () => Report.redraw("neighbors", "map", "errors")),
+        filters.modalityChoice(gallery, () => Report.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, gallery, () => Report.redraw("neighbors", "map", "errors")),
         Report.choice("Method", methods, own.method, change("method")),
         Report.choice("Color", [["class", "by class"], ["right", "right or wrong"]], own.color, change("color")),
-        Report.choice("Class", [["", "all"], ...series.classes.map((name, label) => [label, name || String(label)])], own.className, change("className"))),
-      methods.length < 2 ? el("p", { class: "quiet" }, filters.seedWords(plan), "UMAP is shown where it is installed: ", el("code", {}, "pip install umap-learn")) : el("p", { class: "quiet" }, filters.seedWords(plan)),
+        Report.choice("Class", [["", "all"], ...gallery.classes.map((name, label) => [label, name || String(label)])], own.className, change("className"))),
+      methods.length < 2 ? el("p", { class: "quiet" }, filters.seedNote(plan), "UMAP is shown where it is installed: ", el("code", {}, "pip install umap-learn")) : el("p", { class: "quiet" }, filters.seedNote(plan)),
       el("div", { class: "grid" }, panel(pair[0], "before"), panel(pair[1], "after")));
   });
 });

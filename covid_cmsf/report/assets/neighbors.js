@@ -1,25 +1,25 @@
 // Neighbors: for each query a row for each stage, so that one sees what a round changed.
 "use strict";
 Report.section("neighbors", (body) => {
-  const { el, words, state, filters, measures, clips } = Report;
+  const { el, format, state, filters, metrics, clips } = Report;
   state.gallery ||= { page: 0, className: "", outcome: "", kinds: "both", all: false, text: "", only: null };
   const own = state.gallery;
   const PAGE = 6;
   const OUTCOMES = [["", "all"], ["right-now", "right after"], ["wrong-now", "wrong after"], ["improved", "improved"], ["hurt", "hurt"], ["right", "right before and after"], ["wrong", "wrong before and after"]];
 
-  filters.withSeries(body, ["neighbors"], (plan, series, found) => {
-    const width = found[0].found.length / series.shown.length;
-    const mine = filters.stagesOf(series);
-    const [before, after] = filters.pair(plan, series);
-    const become = (query) => measures.outcome(series.stages[before], series.stages[after], query);
+  filters.withGallery(body, ["neighbors"], (plan, gallery, neighbors) => {
+    const width = neighbors[0].indices.length / gallery.shown.length;
+    const mine = filters.stagesOf(gallery);
+    const [before, after] = filters.pair(plan, gallery);
+    const become = (query) => metrics.outcome(gallery.stages[before], gallery.stages[after], query);
     const again = () => Report.redraw("neighbors");
     const change = (name) => (value) => { own[name] = value; own.page = 0; own.only = null; again(); };
 
     function wanted() {
-      return series.shown.map((query, place) => [query, place]).filter(([query]) => {
+      return gallery.shown.map((query, place) => [query, place]).filter(([query]) => {
         if (own.only !== null) return query === own.only;
-        if (own.className !== "" && series.labels[query] !== Number(own.className)) return false;
-        if (own.text && !series.ids[query].toLowerCase().includes(own.text.toLowerCase())) return false;
+        if (own.className !== "" && gallery.labels[query] !== Number(own.className)) return false;
+        if (own.text && !gallery.ids[query].toLowerCase().includes(own.text.toLowerCase())) return false;
         const now = become(query);
         if (own.outcome === "right-now") return ["right", "improved"].includes(now);
         if (own.outcome === "wrong-now") return ["wrong", "hurt"].includes(now);
@@ -28,26 +28,26 @@ Report.section("neighbors", (body) => {
     }
 
     function row(number, stage, query, place) {
-      const rank = stage.first_right[query];
+      const rank = stage.first_correct[query];
       const verdict = rank === null ? "not measured" : rank === 0 ? "none of 50 is right" : rank === 1 ? "first is right" : `first right at ${rank}`;
       const cells = [];
       for (let k = 0; k < width; k++) {
-        const video = found[number].found[place * width + k];
+        const video = neighbors[number].indices[place * width + k];
         if (video < 0) continue;
-        cells.push(clips.clip({ files: series.pictures?.[video], id: series.ids[video], className: series.classes[series.labels[video]] || "?",
-          right: series.labels[video] === series.labels[query], note: words.number(found[number].similarity[place * width + k] / 1000, 2), kinds: own.kinds }));
+        cells.push(clips.clip({ files: gallery.pictures?.[video], id: gallery.ids[video], className: gallery.classes[gallery.labels[video]] || "?",
+          right: gallery.labels[video] === gallery.labels[query], note: format.number(neighbors[number].similarity[place * width + k] / 1000, 2), kinds: own.kinds }));
       }
-      return el("div", { class: "found", "data-stage": stage.name },
-        el("div", { class: "found-words" }, el("b", {}, stage.name), el("span", { class: "quiet" }, plan.kind === "plan" ? `${stage.kind} · ${verdict}` : verdict)),
+      return el("div", { class: "neighbor-row", "data-stage": stage.name },
+        el("div", { class: "neighbor-caption" }, el("b", {}, stage.name), el("span", { class: "quiet" }, plan.kind === "plan" ? `${stage.kind} · ${verdict}` : verdict)),
         el("div", { class: "strip", tabindex: "0", role: "group", "aria-label": `Neighbors by ${stage.name}` }, cells));
     }
 
     function card([query, place]) {
-      const shown = mine.filter(([number, stage]) => own.all || ["start", "round"].includes(stage.kind) || number === before || number === after);
-      return el("article", { class: "card query", "data-outcome": become(query), "data-class": series.labels[query], "data-id": series.ids[query] },
-        el("div", { class: "asked" },
-          clips.clip({ files: series.pictures?.[query], id: series.ids[query], className: series.classes[series.labels[query]] || "?", kinds: own.kinds }),
-          el("p", { class: "id" }, series.ids[query]), el("p", {}, el("span", { class: `badge ${become(query)}` }, become(query)))),
+      const shown = mine.filter(([number, stage]) => own.all || ["pretrain", "round"].includes(stage.kind) || number === before || number === after);
+      return el("article", { class: "card query", "data-outcome": become(query), "data-class": gallery.labels[query], "data-id": gallery.ids[query] },
+        el("div", { class: "query-panel" },
+          clips.clip({ files: gallery.pictures?.[query], id: gallery.ids[query], className: gallery.classes[gallery.labels[query]] || "?", kinds: own.kinds }),
+          el("p", { class: "id" }, gallery.ids[query]), el("p", {}, el("span", { class: `badge ${become(query)}` }, become(query)))),
         el("div", { class: "rows" }, shown.map(([number, stage]) => row(number, stage, query, place))));
     }
 
@@ -55,20 +55,20 @@ Report.section("neighbors", (body) => {
     const pages = Math.max(1, Math.ceil(chosen.length / PAGE));
     own.page = Math.min(own.page, pages - 1);
     const turn = (step) => () => { own.page = Math.max(0, Math.min(pages - 1, own.page + step)); again(); };
-    const random = () => { own.only = series.shown[Math.floor(Math.random() * series.shown.length)]; own.page = 0; again(); };
+    const random = () => { own.only = gallery.shown[Math.floor(Math.random() * gallery.shown.length)]; own.page = 0; again(); };
     const pager = () => el("div", { class: "pager" }, Report.button("← back", turn(-1), { disabled: own.page === 0 }),
       el("span", { class: "quiet" }, `page ${own.page + 1} of ${pages}`), Report.button("next →", turn(1), { disabled: own.page >= pages - 1 }));
-    const present = [...new Set(series.shown.map((query) => series.labels[query]))].sort((a, b) => a - b);
+    const present = [...new Set(gallery.shown.map((query) => gallery.labels[query]))].sort((a, b) => a - b);
     const search = el("input", { type: "search", placeholder: "part of a name", value: own.text, "aria-label": "Search by name", onchange: () => change("text")(search.value) });
-    const how = series.stages[0].how;
-    const hasFlow = Boolean(series.pictures?.some((files) => files[1]));
-    const noun = Report.data.report.data.some((facts) => facts.still) ? "images" : "videos";
+    const evaluation = gallery.stages[0].evaluation;
+    const hasFlow = Boolean(gallery.pictures?.some((files) => files[1]));
+    const noun = Report.data.report.data.some((dataset) => dataset.is_image) ? "images" : "videos";
     body.replaceChildren(
-      el("p", { class: "quiet" }, `${filters.seedWords(plan)}${series.shown.length} of ${words.count(series.num_queries)} ${how.query} ${noun}, each with its ${width} nearest in ${how.gallery}, with the cosine. Green and ✓: the true class is the query's; red and ✗: it is not.`),
+      el("p", { class: "quiet" }, `${filters.seedNote(plan)}${gallery.shown.length} of ${format.count(gallery.num_queries)} ${evaluation.query} ${noun}, each with its ${width} nearest in ${evaluation.gallery}, with the cosine. Green and ✓: the true class is the query's; red and ✗: it is not.`),
       el("div", { class: "controls", "data-filters": "neighbors" },
-        filters.modalityChoice(series, () => Report.redraw("neighbors", "map", "errors")),
-        filters.pairChoice(plan, series, () => Report.redraw("neighbors", "map", "errors")),
-        Report.choice("Class", [["", "all"], ...present.map((label) => [label, series.classes[label] || String(label)])], own.className, change("className")),
+        filters.modalityChoice(gallery, () => Report.redraw("neighbors", "map", "errors")),
+        filters.pairChoice(plan, gallery, () => Report.redraw("neighbors", "map", "errors")),
+        Report.choice("Class", [["", "all"], ...present.map((label) => [label, gallery.classes[label] || String(label)])], own.className, change("className")),
         Report.choice("Outcome", OUTCOMES, own.outcome, change("outcome")),
         hasFlow ? Report.choice("Pictures", [["both", "RGB and flow"], ["rgb", "RGB"], ["flow", "flow"]], own.kinds, change("kinds")) : "",
         el("label", { class: "choice" }, el("span", {}, "Name"), search),

@@ -1,18 +1,18 @@
 // Figure 2 of the paper: neighbors among images of one, partly wrong label, of a right query, a wrong one, and random.
 "use strict";
 Report.noisy = () => {
-  const { el, words, clips } = Report;
+  const { el, format, clips } = Report;
   const galleries = Report.data.report.noisy;
   if (!galleries.length) return "";
   const KINDS = { correct: "query labeled rightly", wrong: "query labeled wrongly", random: "random, same label" };
   const one = (shown, right) => el("figure", { class: `clip ${right === null ? "query-clip" : right ? "right" : "wrong"}`, title: shown.id },
     el("div", { class: "frame" }, el("img", { src: `pictures/${shown.picture}`, alt: `${shown.id} (${shown.class})`, loading: "lazy" }), right === null ? null : el("span", { class: "sign" }, right ? "✓" : "✗")),
-    el("figcaption", {}, el("span", { class: "class-name" }, shown.class), shown.similarity === null ? null : el("span", { class: "quiet" }, words.number(shown.similarity, 2))));
+    el("figcaption", {}, el("span", { class: "class-name" }, shown.class), shown.similarity === null ? null : el("span", { class: "quiet" }, format.number(shown.similarity, 2))));
   return el("div", { class: "noisy" }, el("h3", {}, "Under wrong labels"),
     el("p", { class: "quiet" }, "Nearest training images of the same label, which for some is wrong. If the constraint works, they look like the query whatever its label says."),
     galleries.map((gallery) => el("article", { class: "card" },
       el("h4", {}, `${gallery.stage}: images labeled “${gallery.label}”`),
-      gallery.rows.map((row) => el("div", { class: "found" },
-        el("div", { class: "found-words" }, el("b", {}, KINDS[row.kind]), el("span", { class: "quiet" }, `${Math.round(100 * row.purity)}% are truly ${row.wanted}`)),
-        el("div", { class: "strip", tabindex: "0" }, row.query ? one(row.query, null) : "", row.found.map((shown) => one(shown, shown.class === row.wanted))))))));
+      gallery.rows.map((row) => el("div", { class: "neighbor-row" },
+        el("div", { class: "neighbor-caption" }, el("b", {}, KINDS[row.kind]), el("span", { class: "quiet" }, `${Math.round(100 * row.purity)}% are truly ${row.expected_class}`)),
+        el("div", { class: "strip", tabindex: "0" }, row.query ? one(row.query, null) : "", row.neighbors.map((shown) => one(shown, shown.class === row.expected_class))))))));
 };

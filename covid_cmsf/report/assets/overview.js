@@ -1,7 +1,7 @@
 // Overview: the plan's picture, its table, and the same results as a chart.
 "use strict";
 Report.section("overview", (body) => {
-  const { el, words, charts, state } = Report;
+  const { el, format, charts, state } = Report;
   const plan = Report.data.report.plans[state.plan];
   state.result ||= "r1";
 
@@ -16,7 +16,7 @@ Report.section("overview", (body) => {
 
   function chart() {
     const rows = plan.rows.filter((row) => valueOf(row) !== null).reverse();
-    const name = (row) => words.literal(row.stage === row.model ? row.stage : `${row.stage}`);
+    const name = (row) => format.literal(row.stage === row.model ? row.stage : `${row.stage}`);
     const half = rows.map((row) => row[`${state.result}_sd`] ?? null);
     const interval = rows.map((row) => row[`${state.result}_interval`] ?? null);
     const colors = { rgb: "#4477aa", flow: "#cc8800", frame: "#228833", rgbdiff: "#aa3377" };
@@ -26,7 +26,7 @@ Report.section("overview", (body) => {
       error_x: { type: "data", symmetric: false, thickness: 1.4, width: 4, color: charts.color("text"),
         array: rows.map((row, i) => half[i] ?? (interval[i] ? interval[i][1] - valueOf(row) : 0)),
         arrayminus: rows.map((row, i) => half[i] ?? (interval[i] ? valueOf(row) - interval[i][0] : 0)) },
-      text: rows.map((row) => words.literal(`${row.model} on ${row.modality ?? "–"}`)), textposition: "none",
+      text: rows.map((row) => format.literal(`${row.model} on ${row.modality ?? "–"}`)), textposition: "none",
       hovertemplate: "%{y}<br>%{text}<br>%{x:.1f}<extra></extra>",
     };
     const paper = rows.filter((row) => row[`published_${state.result}`] !== null && row[`published_${state.result}`] !== undefined);

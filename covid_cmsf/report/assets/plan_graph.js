@@ -1,7 +1,7 @@
 // The plan as a picture: columns are steps, lanes are modalities; full lines are starts, dashed ones guides.
 "use strict";
 Report.planGraph = (() => {
-  const { el, svg, words } = Report;
+  const { el, svg, format } = Report;
   const BOX = { width: 172, height: 50 }, GAP = { x: 62, y: 16 }, LANE = 26, PAD = 12;
 
   function position(node) {
@@ -28,9 +28,9 @@ Report.planGraph = (() => {
       made.textContent = content;
       return made;
     };
-    const result = row?.r1 === null || row?.r1 === undefined ? (row?.state === "begun" ? `${Math.round(100 * row.done_share)}%` : "to do") : words.number(row.r1);
+    const result = row?.r1 === null || row?.r1 === undefined ? (row?.state === "begun" ? `${Math.round(100 * row.done_fraction)}%` : "to do") : format.number(row.r1);
     group.append(title, svg("rect", { width: BOX.width, height: BOX.height, rx: 7 }),
-      text(10, 20, "name", words.short(node.stage, 16)), text(BOX.width - 10, 20, "result", result), text(10, 38, "model", words.short(row?.model || "", 26)));
+      text(10, 20, "name", format.short(node.stage, 16)), text(BOX.width - 10, 20, "result", result), text(10, 38, "model", format.short(row?.model || "", 26)));
     return group;
   }
 
@@ -67,7 +67,7 @@ Report.planGraph = (() => {
     }
     const places = Object.fromEntries(nodes.map((node) => [node.stage, position(node)]));
     for (const edge of edges) {
-      picture.append(svg("path", { d: route(places[edge.start], places[edge.end]), class: `edge ${edge.how}`, "marker-end": `url(#${edge.how})`, "data-start": edge.start, "data-end": edge.end }));
+      picture.append(svg("path", { d: route(places[edge.start], places[edge.end]), class: `edge ${edge.kind}`, "marker-end": `url(#${edge.kind})`, "data-start": edge.start, "data-end": edge.end }));
     }
     for (const node of nodes) picture.append(box(node, rows[node.stage]));
     light(picture);

@@ -1,7 +1,7 @@
 // Provenance: commands, versions, machines, durations, hashes, and every setting.
 "use strict";
 Report.section("provenance", (body) => {
-  const { el, words, state } = Report;
+  const { el, format, state } = Report;
   state.open ||= new Set();
 
   function more(key, summary, ...children) {
@@ -25,13 +25,13 @@ Report.section("provenance", (body) => {
   }
 
   Report.load("provenance").then((plans) => body.replaceChildren(...plans.map((plan) => {
-    const rows = plan.stages.map((stage) => [stage.seed === null ? stage.name : `${stage.name}, seed ${stage.seed}`, stage.state, stage.starts[0]?.time?.replace("T", " ").replace("Z", "") ?? "", String(stage.starts.length || ""), words.duration(stage.seconds),
-      words.duration(stage.total_seconds), stage.num_set_aside ?? "", list(stage.hashes)]);
+    const rows = plan.stages.map((stage) => [stage.seed === null ? stage.name : `${stage.name}, seed ${stage.seed}`, stage.state, stage.starts[0]?.time?.replace("T", " ").replace("Z", "") ?? "", String(stage.starts.length || ""), format.duration(stage.seconds),
+      format.duration(stage.total_seconds), stage.num_skipped ?? "", list(stage.hashes)]);
     const total = plan.stages.reduce((sum, stage) => sum + (stage.seconds || 0), 0);
     return el("div", { class: "origin" }, el("h3", {}, plan.name), el("p", { class: "id quiet" }, plan.folder),
       el("h4", {}, "Commands that made it"), plan.commands.length ? plan.commands.map((command) => el("pre", { class: "command", tabindex: "0" }, command)) : Report.missing("No start is on record (environment.jsonl)."),
       el("h4", {}, "Versions and hardware"), machines(plan.stages),
-      el("h4", {}, `Durations and hashes (training ${words.duration(total)} in all)`),
+      el("h4", {}, `Durations and hashes (training ${format.duration(total)} in all)`),
       Report.plain(["Stage", "State", "First start, UTC", "Starts", "Training", "Last start, with measuring", "Videos set aside", "SHA-256"], rows, { class: "origins" }),
       el("h4", {}, "Configuration"), plan.plan ? more(`${plan.name} plan`, "plan.json", el("pre", { tabindex: "0" }, plan.plan)) : "",
       plan.stages.filter((stage) => stage.config).map((stage) => more(`${plan.name} ${stage.name} ${stage.seed}`, stage.seed === null ? stage.name : `${stage.name}, seed ${stage.seed}`, el("pre", { tabindex: "0" }, stage.config))));

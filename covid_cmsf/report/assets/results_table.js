@@ -1,7 +1,7 @@
 // The table in the paper's shape: a bar in each cell of results, with its 95% interval or its spread over seeds.
 "use strict";
 Report.resultsTable = (() => {
-  const { el, words } = Report;
+  const { el, format } = Report;
 
   function bar(value, low, high, published, text) {
     const at = (percent) => `${Math.max(0, Math.min(100, percent))}%`;
@@ -16,12 +16,12 @@ Report.resultsTable = (() => {
   function cell(row, name) {
     const value = row[name];
     if (value === null || value === undefined) {
-      const state = row.state === "begun" ? `${Math.round(100 * row.done_share)}% trained` : row.state === "waiting" ? "to do" : "";
+      const state = row.state === "begun" ? `${Math.round(100 * row.done_fraction)}% trained` : row.state === "waiting" ? "to do" : "";
       return el("span", { class: "quiet" }, name === "r1" ? state : "");
     }
     const spread = row[`${name}_sd`], interval = row[`${name}_interval`];
     const ends = spread ? [value - spread, value + spread] : interval || [null, null];
-    return bar(value, ends[0], ends[1], row[`published_${name}`], words.percent(value, spread));
+    return bar(value, ends[0], ends[1], row[`published_${name}`], format.percent(value, spread));
   }
 
   const COLUMNS = [
@@ -32,13 +32,13 @@ Report.resultsTable = (() => {
     ["Constraint", (row) => row.constraint ?? "–"],
     ["Epochs", (row) => row.epochs ?? "–"],
     ["R@1", (row) => cell(row, "r1")],
-    ["paper", (row) => words.number(row.published_r1), (rows) => rows.some((row) => row.published_r1 !== null && row.published_r1 !== undefined)],
+    ["paper", (row) => format.number(row.published_r1), (rows) => rows.some((row) => row.published_r1 !== null && row.published_r1 !== undefined)],
     ["Linear", (row) => cell(row, "linear")],
-    ["paper", (row) => words.number(row.published_linear), (rows) => rows.some((row) => row.published_linear !== null && row.published_linear !== undefined)],
-    ["Transfer", (row) => words.percent(row.transfer, row.transfer_sd), (rows) => rows.some((row) => row.transfer !== null && row.transfer !== undefined)],
-    ["paper", (row) => words.number(row.published_transfer), (rows) => rows.some((row) => row.published_transfer !== null && row.published_transfer !== undefined)],
-    ["Rank", (row) => words.number(row.effective_rank)],
-    ["Time", (row) => words.duration(row.seconds)],
+    ["paper", (row) => format.number(row.published_linear), (rows) => rows.some((row) => row.published_linear !== null && row.published_linear !== undefined)],
+    ["Transfer", (row) => format.percent(row.transfer, row.transfer_sd), (rows) => rows.some((row) => row.transfer !== null && row.transfer !== undefined)],
+    ["paper", (row) => format.number(row.published_transfer), (rows) => rows.some((row) => row.published_transfer !== null && row.published_transfer !== undefined)],
+    ["Rank", (row) => format.number(row.effective_rank)],
+    ["Time", (row) => format.duration(row.seconds)],
   ];
 
   function draw(plan) {

@@ -1,0 +1,233 @@
+"""`covid-cmsf clips ...`: look at a clip store, check it, join shards."""
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from covid_cmsf import exit_codes
+from covid_cmsf.logs import console
+
+if TYPE_CHECKING:
+    from covid_cmsf.clips.records import ClipRecord
+
+
+clips_app = typer.Typer(help="Look at a clip store, check it, join shards.", no_args_is_help=True)
+STORE_ARGUMENT = typer.Argument(..., help="Folder of the clip store.", show_default=False)
+
+
+@clips_app.command()
+def info(
+    clips: Path = STORE_ARGUMENT, as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")
+) -> None:
+    """Counts by class and split, sizes, hours, how much things move."""
+    from covid_cmsf.clips.maintenance import summarize
+    from covid_cmsf.clips.store import ClipStore
+
+    store = ClipStore.open(clips)
+    summary = summarize(store)
+    if as_json:
+        typer.echo(json.dumps({**asdict(summary), "store": store.info.model_dump(mode="json")}))
+        return
+    out = Console()
+    columns = [(split, subset) for split, subsets in summary.subsets.items() for subset in subsets]
+    table = Table("class", "label", "videos", *(f"{split} {subset}" for split, subset in columns))
+    labels = {record.class_name: str(record.label) for record in store.records}
+    for name, splits in summary.classes.items():
+        counts = [splits[split].get(subset, 0) for split, subset in columns]
+        total = sum(record.class_name == name for record in store.records)
+        table.add_row(name or "(unlabeled)", labels[name], str(total), *map(str, counts))
+    totals = [summary.subsets[split][subset] for split, subset in columns]
+    table.add_section()
+    table.add_row("all", "", str(summary.num_videos), *map(str, totals))
+    out.print(table)
+    sizes = ", ".join(f"{size} ({count})" for size, count in list(summary.frame_sizes.items())[:5])
+    out.print(f"{summary.num_frames} frames, {summary.hours:.2f} h, {summary.num_sources} sources; frame sizes {sizes}")
+    for modality, size in summary.bytes.items():
+        out.print(f"{modality}: {size / 1e6:.1f} MB, {size / max(1, summary.num_frames):.0f} bytes a frame")
+    if summary.flow is not None and store.info.flow is not None:
+        out.print(
+            f"flow: {store.info.flow.algorithm} by {store.info.flow.version}; mean motion "
+            f"{summary.flow['mean_magnitude_px']:.2f} px a frame, {100 * summary.flow['clipped_share']:.2f}% at the "
+            f"bound of {store.flow_bound:g} px (from {summary.flow['num_videos']:.0f} videos)"
+        )
+    if summary.num_failures:
+        out.print(f"{summary.num_failures} videos were set aside: see {clips / 'failures.csv'}")
+
+
+@clips_app.command()
+def check(
+    clips: Path = STORE_ARGUMENT,
+    workers: int = typer.Option(os.cpu_count() or 1, min=1, help="Processes."),
+) -> None:
+    """Decode every file and compare with the manifest; exit code 1 and a list if anything is wrong."""
+    from covid_cmsf.clips.maintenance import check_store
+    from covid_cmsf.clips.store import ClipStore
+    from covid_cmsf.logs import progress_bar
+
+    store = ClipStore.open(clips)
+    with progress_bar("videos", len(store.records)) as advance:
+        faults = check_store(store, num_workers=workers, on_video=advance)
+    for fault in faults:
+        typer.echo(fault)
+    if faults:
+        console.print(f"[red]{len(faults)} faults[/] in {len(store.records)} videos", highlight=False)
+        raise typer.Exit(exit_codes.FAILED)
+    failure_note = f"; {len(store.failures)} videos are set aside in failures.csv" if store.failures else ""
+    typer.echo(f"{clips}: {len(store.records)} videos, all files open and match{failure_note}")
+
+
+@clips_app.command("show")
+def show_clips(
+    clips: Path = typer.Argument(
+        ..., help="A clip store, a CoCLR LMDB, or a folder of JPEG frames.", show_default=False
+    ),
+    video: str = typer.Argument("", help="Video id, or part of one; left out: one video of each class."),
+    out: Path = typer.Option(..., "--out", help="PNG file to write.", show_default=False),
+    columns: int = typer.Option(8, min=2, max=32, help="Frames in a row."),
+) -> None:
+    """Draw a contact sheet: frames above, flow in the usual color wheel below."""
+    from covid_cmsf.clips import open_clips
+    from covid_cmsf.clips.contact_sheet import save_contact_sheet
+
+    opened = open_clips(clips)
+    if video:
+        found = [r for r in opened.records if r.video_id == video] or [r for r in opened.records if video in r.video_id]
+    else:
+        found = list({record.class_name: record for record in reversed(opened.records)}.values())[::-1]
+    if not found:
+        raise ValueError(f"no video id in {clips} contains {video!r}; an example: {opened.records[0].video_id!r}")
+    save_contact_sheet(opened, found[:12], out, num_columns=columns)
+    typer.echo(f"wrote {out} ({min(len(found), 12)} of {len(found)} matching videos)")
+
+
+@clips_app.command()
+def merge(
+    stores: list[Path] = typer.Argument(..., help="Stores made with --shard.", show_default=False),
+    out: Path = typer.Option(..., "--out", help="Folder of the joined store.", show_default=False),
+) -> None:
+    """Join the stores of a job array (`preprocess --shard i/n`) into one; the parts stay as they are."""
+    from covid_cmsf.clips.maintenance import merge_stores
+    from covid_cmsf.clips.store import ClipStore
+    from covid_cmsf.logs import progress_bar
+
+    opened = [ClipStore.open(path) for path in stores]
+    with progress_bar("videos", sum(len(store.records) for store in opened)) as advance:
+        linked, copied = merge_stores(opened, out, on_video=advance)
+    merged = ClipStore.open(out)
+    typer.echo(
+        f"{out}: {len(merged.records)} videos, {len(merged.failures)} set aside; {linked} files linked, {copied} copied"
+    )
+    unknown = {v for split in merged.splits.values() for v in split}
+    unknown -= {r.video_id for r in merged.records} | {f.video_id for f in merged.failures}
+    if unknown:
+        console.print(f"[yellow]{len(unknown)} videos of the split lists are in no shard[/]: is one missing?")
+        raise typer.Exit(exit_codes.SKIPPED_ITEMS)
+
+
+# `covid-cmsf views ...`: see what the networks see.
+
+views_app = typer.Typer(help="See what the networks see.", no_args_is_help=True)
+
+
+@views_app.callback()
+def _views_group() -> None:
+    """Keeps the subcommand's name on the command line also while there is only one."""
+
+
+@views_app.command("show")
+def show_views(
+    clips: Path = typer.Argument(
+        ..., help="A clip store, a CoCLR LMDB, or a folder of JPEG frames.", show_default=False
+    ),
+    overrides: list[str] = typer.Argument(None, help="Settings, for example pairing=coclr length=16 size=112."),
+    out: Path = typer.Option(..., "--out", help="PNG file to write.", show_default=False),
+    config_path: Path | None = typer.Option(
+        None, "--config", help="YAML file of view settings, or with a section `views`."
+    ),
+    videos: int = typer.Option(3, min=1, max=24, help="How many videos."),
+    video: str = typer.Option("", help="Only videos whose id contains this."),
+    seed: int = typer.Option(0, help="Another seed, other views."),
+    columns: int = typer.Option(8, min=1, max=32, help="Frames in a row."),
+) -> None:
+    """Draw both views of some videos in every modality, after augmentation, so that you can check them by eye."""
+    from covid_cmsf.clips import open_clips
+    from covid_cmsf.views.config import load_view_config
+    from covid_cmsf.views.dataset import ViewDataset
+    from covid_cmsf.views.preview import save_view_preview
+
+    config = load_view_config(config_path, overrides or [])
+    opened = open_clips(clips)
+    records = [record for record in opened.records if video in record.video_id]
+    if not records:
+        raise ValueError(f"no video id in {clips} contains {video!r}; an example: {opened.records[0].video_id!r}")
+    data = ViewDataset(opened, records, config, seed=seed)
+    chosen = [round(i * len(data) / videos) for i in range(min(videos, len(data)))]
+    save_view_preview(data, chosen, out, num_columns=columns)
+    typer.echo(f"wrote {out}: {', '.join(data.records[i].video_id for i in chosen)}")
+
+
+# `covid-cmsf labels ...`: files of wrong and of few labels.
+
+labels_app = typer.Typer(
+    no_args_is_help=True, help="Label files: wrong labels (noise) and few labels (fraction), by a seed."
+)
+
+CLIPS_ARGUMENT = typer.Argument(..., help="Images or clips: a folder, torchvision:CIFAR10?root=/data, a clip store ...")
+SPLIT = typer.Option("1", "--split", help="Split of the clips; images have one.")
+OUT = typer.Option(..., "--out", "-o", help="The file to write.", show_default=False)
+SEED = typer.Option(0, "--seed", min=0, help="The same seed gives the same file.")
+
+
+@labels_app.command()
+def noise(
+    clips: str = CLIPS_ARGUMENT,
+    rate: float = typer.Option(..., "--rate", min=0, max=0.999, help="Fraction of wrong labels: 0.5 is half of them."),
+    stratified: bool = typer.Option(True, help="That share of each class, or only of all together."),
+    seed: int = SEED,
+    split: str = SPLIT,
+    out: Path = OUT,
+) -> None:
+    """Write a list of all training images with labels, some of them wrong: `<path> <label>` a line.
+
+    Train with labels.file=FILE. Beside it FILE.json keeps the true labels, how the file was made, and its hash.
+    """
+    from covid_cmsf.clips.labels import noisy_labels, write_noisy_labels
+
+    records = _training_records(clips, split)
+    labels = noisy_labels(records, rate=rate, seed=seed, stratified=stratified)
+    num_wrong = sum(int(label) != record.label for label, record in zip(labels, records, strict=True))
+    digest = write_noisy_labels(out, records, labels, rate=rate, seed=seed, stratified=stratified)
+    typer.echo(f"{out}: {len(records)} images, {num_wrong} wrong labels, sha256 {digest}")
+
+
+@labels_app.command("fraction")
+def known_fraction(
+    clips: str = CLIPS_ARGUMENT,
+    fraction: float = typer.Option(
+        ..., "--fraction", min=1e-6, max=1, help="Of each class: 0.1 is a tenth, at least one."
+    ),
+    seed: int = SEED,
+    split: str = SPLIT,
+    out: Path = OUT,
+) -> None:
+    """Write a list of the training images whose labels are known, one name a line. Train with labels.known=FILE."""
+    import numpy as np
+
+    from covid_cmsf.clips.labels import sample_labeled_fraction, write_labeled_list
+
+    records = _training_records(clips, split)
+    labels = sample_labeled_fraction(np.array([record.label for record in records]), fraction=fraction, seed=seed)
+    write_labeled_list(out, records, labels)
+    typer.echo(f"{out}: {int((labels >= 0).sum())} of {len(records)} images are labeled")
+
+
+def _training_records(clips: str, split: str) -> "list[ClipRecord]":
+    from covid_cmsf.clips import open_clips
+
+    return open_clips(clips).select(split, "train")

@@ -1,0 +1,71 @@
+"""Decoded clips in memory, for data sets that fit: reading becomes a copy."""
+
+# T frames, C channels, H W pixels
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from covid_cmsf.clips.base import Clips, check_request
+from covid_cmsf.clips.records import ClipRecord
+
+
+class CachedClips(Clips):
+    """Clips of which as many as `gigabytes` allow are decoded at once, in order; the rest are read from disk.
+
+    They lie in one block of shared memory, so workers of a data loader use one copy. A video that can't be decoded is
+    left to the disk, where whoever reads it meets the error.
+    """
+
+    def __init__(
+        self,
+        clips: Clips,
+        records: Sequence[ClipRecord],
+        modalities: Sequence[str],
+        *,
+        gigabytes: float,
+        on_video: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._clips = clips
+        self.records, self.splits, self.flow_bound = clips.records, clips.splits, clips.flow_bound
+        self.modalities = clips.modalities
+        # Where a video begins, its shape in memory, and whether its channels are innermost there, as decoded.
+        self._locations: dict[tuple[str, str], tuple[int, torch.Size, bool]] = {}
+        self.num_bytes, max_bytes = 0, int(gigabytes * 1e9)
+        # Pages of it that are never written cost nothing.
+        self._memory = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(max_bytes))
+        for record in records:
+            frames = self._decode(record, modalities)
+            size = sum(one.numel() for one in frames.values())
+            if self.num_bytes + size > max_bytes:
+                break
+            for modality, one in frames.items():
+                channels_last = one.permute(0, 2, 3, 1).is_contiguous()
+                stored_layout = one.permute(0, 2, 3, 1) if channels_last else one
+                self._memory[self.num_bytes : self.num_bytes + one.numel()] = stored_layout.reshape(-1)
+                self._locations[record.video_id, modality] = self.num_bytes, stored_layout.shape, channels_last
+                self.num_bytes += one.numel()
+            on_video()
+
+    @property
+    def num_cached(self) -> int:
+        """Videos in memory."""
+        return len({video_id for video_id, _ in self._locations})
+
+    def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
+        """As the clips beneath, from memory where possible."""
+        if (record.video_id, modality) not in self._locations:
+            return self._clips.read_raw(record, modality, frame_indices)
+        check_request(record, modality, frame_indices, self.modalities)
+        start, shape, channels_last = self._locations[record.video_id, modality]
+        frames = self._memory[start : start + shape.numel()].view(shape)
+        selected = frames[torch.tensor(list(frame_indices))]
+        return selected.permute(0, 3, 1, 2) if channels_last else selected  # (T, C, H, W)
+
+    def _decode(self, record: ClipRecord, modalities: Sequence[str]) -> dict[str, Tensor]:
+        counts = {name: record.num_flow if name == "flow" else record.num_frames for name in modalities}
+        try:
+            return {name: self._clips.read_raw(record, name, list(range(count))) for name, count in counts.items()}
+        except (ValueError, OSError):
+            return {}

@@ -1,0 +1,26 @@
+"""Opening clips of any format that we know."""
+
+from pathlib import Path
+
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.formats.coclr_lmdb import CoclrLmdb, is_lmdb
+from covid_cmsf.clips.formats.rawframes import RawFrames, is_rawframes
+from covid_cmsf.clips.images.uri import is_image_uri, open_images
+from covid_cmsf.clips.store import ClipStore
+
+
+def open_clips(path: Path | str, *, decoder: str = "auto") -> Clips:
+    """Whatever lies at `path`: a clip store, an RGB LMDB of CoCLR, a folder of JPEG frames, or a set of images.
+
+    Sets of images may be given by an uri with options (`images.uri`).
+    """
+    if is_image_uri(str(path)):
+        return open_images(str(path))
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"no clips at {path}")
+    if is_lmdb(path):
+        return CoclrLmdb.open(path)
+    if not (path / "store.json").exists() and is_rawframes(path):
+        return RawFrames.open(path)
+    return ClipStore.open(path, decoder=decoder)

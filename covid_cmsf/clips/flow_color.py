@@ -1,0 +1,44 @@
+"""Optical flow as colors: hue is the direction, strength is the speed.
+
+The usual color wheel of the Middlebury benchmark (Baker et al., "A Database and Evaluation Methodology for Optical
+Flow", IJCV 2011): 55 hues, spaced by how well the eye tells them apart; zero motion is white.
+"""
+
+# H W pixels
+
+import numpy as np
+from numpy.typing import NDArray
+
+# From each color to the next in this many steps: red, yellow, green, cyan, blue, magenta, and back to red.
+CORNERS = np.array([[255, 0, 0], [255, 255, 0], [0, 255, 0], [0, 255, 255], [0, 0, 255], [255, 0, 255]])
+STEPS = (15, 6, 4, 11, 13, 6)
+
+
+def color_wheel() -> NDArray[np.float64]:
+    """(55, 3) RGB in 0..1."""
+    segments = []
+    for index, steps in enumerate(STEPS):
+        start, end = CORNERS[index], CORNERS[(index + 1) % len(CORNERS)]
+        segments.append(start + (end - start) * np.arange(steps)[:, None] / steps)
+    return np.concatenate(segments) / 255
+
+
+def flow_to_rgb(flow: NDArray[np.float32], scale: float) -> NDArray[np.uint8]:
+    """(2, H, W) pixels -> (H, W, 3) RGB; `scale` is the speed of full color, faster motion is darkened."""
+    x, y = flow.astype(np.float64) / max(scale, 1e-9)
+    speed = np.hypot(x, y)  # (H, W)
+    wheel = color_wheel()
+    position = (np.arctan2(-y, -x) / np.pi + 1) / 2 * (len(wheel) - 1)
+    lower = np.floor(position).astype(int)
+    fraction = (position - lower)[..., None]
+    hue = (1 - fraction) * wheel[lower] + fraction * wheel[(lower + 1) % len(wheel)]  # (H, W, 3)
+    saturated = 1 - speed[..., None] * (1 - hue)
+    return np.rint(255 * np.where(speed[..., None] <= 1, saturated, hue * 0.75)).astype(np.uint8)
+
+
+def color_wheel_image(size: int) -> NDArray[np.uint8]:
+    """(size, size, 3): the legend; a point's color is that of the motion from the center to it."""
+    x, y = np.meshgrid(np.linspace(-1, 1, size), np.linspace(-1, 1, size))
+    image = flow_to_rgb(np.stack([x, y]).astype(np.float32), 1.0)
+    image[np.hypot(x, y) > 1] = 255
+    return image

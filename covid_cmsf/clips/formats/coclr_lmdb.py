@@ -1,0 +1,121 @@
+"""CoCLR's published LMDB files as clips: one value a video, a msgpack list of JPEG frames.
+
+The RGB file is `..._frame.lmdb`, flow is `..._tvl1_frame.lmdb` beside it. A flow picture, read as RGB, is
+(128, y, x): blue holds x, green holds y, red is constant. Files written by msgpack 0.6 (raw bytes) and by 1.0 and
+later (text for names) are both read.
+"""
+
+# T frames, H W pixels
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covid_cmsf.clips.base import Clips, check_request
+from covid_cmsf.clips.formats.jpeg import decode_rgb
+from covid_cmsf.clips.records import ClipRecord
+
+FLOW_BOUND = 20.0
+
+
+def is_lmdb(path: Path) -> bool:
+    """Whether this looks like an LMDB: a file with that ending, or a folder with a data.mdb."""
+    return (path.is_file() and path.suffix == ".lmdb") or (path / "data.mdb").is_file()
+
+
+class CoclrLmdb(Clips):
+    """Clips in CoCLR's files. They hold no splits; pass {name: {video_id: subset}} if you have them.
+
+    It holds no open file, so it can be sent to worker processes; each process opens a file once.
+    """
+
+    def __init__(self, paths: dict[str, Path], splits: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        self._paths = paths
+        self.splits = splits or {}
+        self.flow_bound, self.modalities = FLOW_BOUND, tuple(paths)
+        indexes = {modality: _read_index(path) for modality, path in paths.items()}
+        self._keys = {modality: {name: key for name, (key, _) in index.items()} for modality, index in indexes.items()}
+        self.records = _make_records(indexes)
+
+    @classmethod
+    def open(
+        cls, rgb: Path, flow: Path | None = None, *, splits: Mapping[str, Mapping[str, str]] | None = None
+    ) -> "CoclrLmdb":
+        """Opens the RGB file and its flow file, by default the `*_tvl1_frame.lmdb` beside it where there is one."""
+        flow_path = rgb.with_name(rgb.name.replace("_frame", "_tvl1_frame"))
+        if flow is None and flow_path != rgb and flow_path.exists():
+            flow = flow_path
+        return cls({"rgb": rgb, **({"flow": flow} if flow is not None else {})}, splits)
+
+    def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
+        """uint8: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
+        check_request(record, modality, frame_indices, self.modalities)
+        key = self._keys[modality][record.video_id]
+        with _open_environment(self._paths[modality], os.getpid()).begin() as transaction:
+            jpegs = _unpack(transaction.get(key), self._paths[modality])
+        location = f"{record.video_id} in {self._paths[modality]}"
+        frames = np.stack([decode_rgb(jpegs[number], location) for number in frame_indices])  # (T, H, W, 3)
+        if modality == "flow":
+            frames = np.ascontiguousarray(frames[..., [2, 1]])  # blue is x, green is y
+        return torch.from_numpy(frames).permute(0, 3, 1, 2)
+
+
+@cache
+def _open_environment(path: Path, process: int) -> Any:
+    """The opened file: LMDB refuses to open one twice in a process, and an open one must not cross a fork."""
+    if not path.exists():
+        raise FileNotFoundError(f"no LMDB at {path}")
+    try:
+        import lmdb
+    except ImportError:
+        raise ValueError("reading LMDB files needs `pip install covid-cmsf[coclr]`") from None
+    try:
+        return lmdb.open(str(path), subdir=path.is_dir(), readonly=True, lock=False, readahead=False, meminit=False)
+    except lmdb.Error as error:
+        raise ValueError(f"{path} is not a readable LMDB: {error}") from None
+
+
+def _unpack(value: bytes | None, path: Path) -> Any:
+    import msgpack
+
+    if value is None:
+        raise ValueError(f"{path} misses an entry that its index names")
+    try:
+        # raw: text of either msgpack generation comes back as bytes. The buffer is local, so lists may be long.
+        return msgpack.unpackb(value, raw=True, strict_map_key=False)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ValueError(f"{path} holds a value that is not msgpack: {error}") from None
+
+
+def _read_index(path: Path) -> dict[str, tuple[bytes, int]]:
+    """{video_id: (key, number of frames)}; `__vlen__` is in the order of `__keys__`, `__order__` in that of ids."""
+    with _open_environment(path, os.getpid()).begin() as transaction:
+        keys, order, lengths = (
+            _unpack(transaction.get(name), path) for name in (b"__keys__", b"__order__", b"__vlen__")
+        )
+    length_of = dict(zip(keys, lengths, strict=True))
+    names = (name.decode("utf-8", "surrogateescape") for name in order)
+    return {name: (key, int(length_of[key])) for name, key in ((n, b"%09d" % i) for i, n in enumerate(names))}
+
+
+def _make_records(indexes: dict[str, dict[str, tuple[bytes, int]]]) -> list[ClipRecord]:
+    """Videos that all files have and that have frames, sorted; labels follow the sorted class names."""
+    common = set.intersection(*(set(index) for index in indexes.values()))
+    classes = sorted({name.split("/")[0] for name in common})
+    records = []
+    for name in sorted(common):
+        num_frames = indexes["rgb"][name][1]
+        num_flow = min(indexes["flow"][name][1], num_frames) if "flow" in indexes else 0
+        if num_frames:
+            class_name, video = name.split("/")[0], name.rsplit("/", 1)[-1]
+            source = video.rsplit("_", 1)[0] if video.startswith("v_") else name  # UCF names; else the video itself
+            records.append(
+                ClipRecord(name, source, class_name, classes.index(class_name), num_frames, num_flow, 0.0, 0, 0, "")
+            )
+    return records

@@ -1,0 +1,91 @@
+"""Any image set of torchvision by its name: CIFAR10, FashionMNIST, SVHN, DTD, ..."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torchvision.datasets
+from numpy.typing import NDArray
+
+from covid_cmsf.clips.images.base import Images, image_record, standard_subset_names
+from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.logs import progress_bar
+
+SPLITS = ("train", "trainval", "val", "valid", "test")
+LABEL_ATTRIBUTES = ("targets", "labels", "_labels", "y")  # where torchvision's sets keep them
+
+
+class TorchvisionImages(Images):
+    """A set of torchvision: its own reader gives the images, one after another, in its own order."""
+
+    def __init__(self, records: list[ClipRecord], datasets: Mapping[str, Any]) -> None:
+        super().__init__(records)
+        self._datasets = datasets
+
+    @classmethod
+    def open(cls, name: str, root: str, *, download: bool = False) -> "TorchvisionImages":
+        """The set called `name` below `root`. Nothing is fetched unless `download`."""
+        datasets = open_subsets(name, root, download=download)
+        records = []
+        for subset, images in datasets.items():
+            names = [str(one) for one in getattr(images, "classes", [])]
+            for number, label in enumerate(read_labels(images, name)):
+                class_name = names[label] if 0 <= label < len(names) else str(label)
+                records.append(image_record(subset, f"{number:07d}", label=label, class_name=class_name))
+        return cls(records, datasets)
+
+    def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
+        """(H, W, 3)."""
+        subset, _, number = record.video_id.partition("/")
+        return np.asarray(self._datasets[subset][int(number)][0].convert("RGB"))
+
+
+def open_subsets(name: str, root: str, *, download: bool) -> dict[str, Any]:
+    """{train: the set, test: the set}; the constructors of torchvision tell subsets by `train` or by `split`."""
+    dataset_class: Any = getattr(torchvision.datasets, name, None)
+    is_dataset = inspect.isclass(dataset_class) and issubclass(dataset_class, torchvision.datasets.VisionDataset)
+    if not is_dataset:
+        raise ValueError(f"torchvision has no image set {name!r}; for example CIFAR10, CIFAR100, FashionMNIST, SVHN")
+    parameters = inspect.signature(dataset_class.__init__).parameters
+    options: dict[str, Any] = {"download": download} if "download" in parameters else {}
+    try:
+        if "train" in parameters:
+            return {subset: dataset_class(root, train=subset == "train", **options) for subset in ("train", "test")}
+        if "split" in parameters:
+            return _open_splits(dataset_class, root, options)
+        return {"train": dataset_class(root, **options)}
+    except (RuntimeError, FileNotFoundError) as error:
+        hint = "" if download else "; put them there, or add download=true to the address"
+        raise FileNotFoundError(f"the files of {name} are not below {root}{hint} ({error})") from None
+
+
+def read_labels(images: Any, name: str) -> list[int]:
+    """The label of every image, without opening the images where the set lists them."""
+    for attribute in LABEL_ATTRIBUTES:
+        values = getattr(images, attribute, None)
+        if values is not None and len(values) == len(images):
+            return [int(value) for value in values]
+    labels = []
+    with progress_bar(f"reading the labels of {name}", len(images)) as advance:
+        for number in range(len(images)):
+            labels.append(int(images[number][1]))
+            advance()
+    return labels
+
+
+def _open_splits(dataset_class: Any, root: str, options: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for split in SPLITS:
+        if split == "trainval" and "train" in found:
+            continue
+        try:
+            found[split] = dataset_class(root, split=split, **options)
+        except ValueError:  # no such split in this set
+            continue
+    standard = standard_subset_names(found)
+    if "train" not in standard.values():
+        raise ValueError(
+            f"torchvision's {dataset_class.__name__} has no training subset, only {', '.join(found) or 'none'}"
+        )
+    return {standard[split]: images for split, images in found.items()}

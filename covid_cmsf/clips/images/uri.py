@@ -1,0 +1,84 @@
+"""Addresses of image sets, wherever clips are named: a path or a set of torchvision, with options.
+
+/data/imagenet                                  folders train/ and val/, a folder for each class in them
+/data/imagenet?classes=cmc100                   only some of the classes (classes.py)
+/data/fashion-mnist?per_class=1000              IDX files; the first 1000 training images of each class
+torchvision:CIFAR10?root=/data                  any set of torchvision
+torchvision:CIFAR10?root=/data&download=true
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from covid_cmsf.clips.images.base import Images
+from covid_cmsf.clips.images.classes import limit_per_class, select_classes
+from covid_cmsf.clips.images.folder import ImageFolder, is_image_folder
+from covid_cmsf.clips.images.idx import IdxImages, is_idx_folder
+from covid_cmsf.clips.images.torchvision import TorchvisionImages
+
+PREFIX = "torchvision:"
+OPTIONS = {"torchvision": ("root", "download", "classes", "per_class"), "path": ("classes", "per_class")}
+
+
+@dataclass(frozen=True)
+class ImageUri:
+    """`location` is a path, or the name of a set of torchvision."""
+
+    location: str
+    is_torchvision: bool = False
+    options: dict[str, str] = field(default_factory=dict)
+
+
+def parse_uri(text: str) -> ImageUri:
+    """The parts of an uri; ValueError names an option that does not exist."""
+    location, _, query = text.partition("?")
+    is_torchvision = location.startswith(PREFIX)
+    options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    accepted = OPTIONS["torchvision" if is_torchvision else "path"]
+    for name in options:
+        if name not in accepted:
+            raise ValueError(f"{text}: unknown option {name!r}; there are {', '.join(accepted)}")
+    return ImageUri(location.removeprefix(PREFIX), is_torchvision, options)
+
+
+def is_image_uri(text: str) -> bool:
+    """Whether `open_images` is to open it: by its form, or by what lies there."""
+    path = Path(text)
+    if text.startswith(PREFIX) or ("?" in text and not path.exists()):  # a folder may have a question mark in its name
+        return True
+    return path.is_dir() and (is_idx_folder(path) or is_image_folder(path))
+
+
+def open_images(text: str) -> Images:
+    """The images at an uri."""
+    uri = parse_uri(text)
+    if uri.is_torchvision:
+        root = uri.options.get("root")
+        if not root:
+            raise ValueError(f"{text}: say where its files are: {PREFIX}{uri.location}?root=/data")
+        images: Images = TorchvisionImages.open(uri.location, root, download=_parse_download(uri.options, text))
+    else:
+        images = _open_path(Path(uri.location))
+    records = images.records
+    if class_list_name := uri.options.get("classes"):
+        records = select_classes(records, class_list_name)
+    if (limit := uri.options.get("per_class")) is not None:
+        if not limit.isdigit() or int(limit) < 1:
+            raise ValueError(f"{text}: per_class = {limit!r}; a number of images is needed")
+        records = limit_per_class(records, int(limit))
+    images.filter_(records)
+    return images
+
+
+def _open_path(path: Path) -> Images:
+    if not path.exists():
+        raise FileNotFoundError(f"no images at {path}")
+    return IdxImages.open(path) if is_idx_folder(path) else ImageFolder.open(path)
+
+
+def _parse_download(options: dict[str, str], text: str) -> bool:
+    value = options.get("download", "false")
+    if value not in ("true", "false"):
+        raise ValueError(f"{text}: download = {value!r}; true or false")
+    return value == "true"

@@ -1,1 +1,0 @@
-"""Labels that are wrong or missing on purpose: noise and fractions, drawn from a seed, kept in files."""

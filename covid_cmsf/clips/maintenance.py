@@ -1,0 +1,262 @@
+"""Is a clip store whole? Every file opens, lengths and sizes match the manifest, nothing is missing or left over."""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from covid_cmsf.clips.decoders import open_video
+from covid_cmsf.clips.records import (
+    ClipRecord,
+    Failure,
+    StoreInfo,
+    clip_path,
+    info_to_json,
+    write_failures,
+    write_manifest,
+    write_split,
+)
+from covid_cmsf.clips.store import ClipStore
+from covid_cmsf.files import atomic_path, write_text_atomic
+
+
+def check_store(store: ClipStore, *, num_workers: int = 1, on_video: Callable[[], None] = lambda: None) -> list[str]:
+    """Decodes every frame of every file; returns the faults found, one sentence each, in a fixed order."""
+    errors = [*_find_table_errors(store), *_find_orphan_files(store)]
+    check = partial(check_video, store.path, store.info.modalities)
+    if num_workers == 1:
+        results: Iterator[list[str]] = map(check, store.records)
+        return errors + _collect_errors(results, on_video)
+    with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
+        return errors + _collect_errors(pool.map(check, store.records, chunksize=4), on_video)
+
+
+def check_video(root: Path, modalities: tuple[str, ...], record: ClipRecord) -> list[str]:
+    """The faults of one video's files."""
+    errors = []
+    for modality in modalities:
+        path = clip_path(root, modality, record.video_id)
+        flow = modality == "flow"
+        count = record.num_flow if flow else record.num_frames
+        size = (record.height * (2 if flow else 1), record.width)
+        if not path.is_file():
+            errors.append(f"{path} is missing")
+            continue
+        try:
+            with open_video(path) as video:
+                shapes = [frame.shape[:2] for frame in video.frames()]
+        except ValueError as error:
+            errors.append(f"{path}: {error}")
+            continue
+        if len(shapes) != count:
+            errors.append(f"{path} has {len(shapes)} frames, the manifest says {count}")
+        elif set(shapes) != {size}:
+            errors.append(f"{path} has frames of {shapes[0][::-1]}, the manifest says {size[::-1]}")
+    return errors
+
+
+def _collect_errors(results: Iterator[list[str]], on_video: Callable[[], None]) -> list[str]:
+    errors = []
+    for found in results:
+        errors += found
+        on_video()
+    return errors
+
+
+def _find_table_errors(store: ClipStore) -> Iterator[str]:
+    if not store.records:
+        yield "the manifest is empty"
+    known = {record.video_id for record in store.records}
+    failed = {failure.video_id for failure in store.failures}
+    for name, split in store.splits.items():
+        missing = [video_id for video_id in split if video_id not in known | failed]
+        if missing:
+            yield f"split {name}: {len(missing)} videos are not in the manifest, for example {missing[0]!r}"
+    for video_id in sorted(known & failed):
+        yield f"{video_id!r} stands both in the manifest and in failures.csv"
+    labels: dict[int, str] = {}
+    for record in store.records:
+        if labels.setdefault(record.label, record.class_name) != record.class_name:
+            yield f"label {record.label} means both {labels[record.label]!r} and {record.class_name!r}"
+        if "flow" in store.info.modalities and record.num_flow != record.num_frames - 1:
+            yield f"{record.video_id!r} has {record.num_frames} frames but {record.num_flow} flow frames"
+
+
+def _find_orphan_files(store: ClipStore) -> Iterator[str]:
+    """Files that no record knows. A run that was killed between renaming and recording leaves some; the next
+    `preprocess` overwrites them."""
+    known = {clip_path(store.path, m, r.video_id) for m in store.info.modalities for r in store.records}
+    for modality in ("rgb", "flow"):
+        for path in sorted((store.path / modality).rglob("*")):
+            if path.is_file() and path not in known:
+                yield f"{path} is in no record"
+
+
+# Joining stores made from shards of one collection.
+
+
+def merge_stores(
+    stores: Sequence[ClipStore], out: Path, *, on_video: Callable[[], None] = lambda: None
+) -> tuple[int, int]:
+    """Makes `out` from the stores, which stay as they are. Files are hard links where the disk allows, else copies.
+
+    Returns how many files were linked and how many copied. Differing settings, labels or contents are errors. The
+    tables are written last, so an interrupted merge is no store yet and can be run again.
+    """
+    if (out / "manifest.csv").exists():
+        raise FileExistsError(f"{out} already is a finished store; choose another --out")
+    first = stores[0]
+    for store in stores[1:]:
+        _check_same_format(first, store)
+    _check_labels(stores)
+    records: dict[str, ClipRecord] = {}
+    origin: dict[str, ClipStore] = {}
+    for store in stores:
+        for record in store.records:
+            if records.setdefault(record.video_id, record) != record:
+                raise ValueError(f"{record.video_id!r} differs between {origin[record.video_id].path} and {store.path}")
+            origin.setdefault(record.video_id, store)
+    linked, copied = 0, 0
+    for video_id, store in origin.items():
+        for modality in store.info.modalities:
+            if _link_or_copy(clip_path(store.path, modality, video_id), clip_path(out, modality, video_id)):
+                linked += 1
+            else:
+                copied += 1
+        on_video()
+    failures: dict[str, Failure] = {failure.video_id: failure for store in stores for failure in store.failures}
+    (out / "splits").mkdir(parents=True, exist_ok=True)
+    for name in sorted({name for store in stores for name in store.splits}):
+        merged = {key: subset for store in stores for key, subset in store.splits.get(name, {}).items()}
+        write_split(out / "splits" / f"{name}.csv", merged)
+    write_failures(out / "failures.csv", (f for f in failures.values() if f.video_id not in records))
+    write_text_atomic(out / "store.json", info_to_json(_merged_info(stores)))
+    write_manifest(out / "manifest.csv", records.values())
+    return linked, copied
+
+
+def _check_same_format(first: ClipStore, other: ClipStore) -> None:
+    first_format, other_format = (
+        store.info.model_dump(exclude={"software": True, "flow": {"version"}}) for store in (first, other)
+    )
+    for key in first_format:
+        if first_format[key] != other_format[key]:
+            raise ValueError(
+                f"{first.path} and {other.path} differ in {key}: {first_format[key]!r} and {other_format[key]!r}"
+            )
+
+
+def _check_labels(stores: Sequence[ClipStore]) -> None:
+    """One label a class and one class a label, over all stores."""
+    labels: dict[str, int] = {}
+    names: dict[int, str] = {}
+    for store in stores:
+        for record in store.records:
+            label, name = record.label, record.class_name
+            if labels.setdefault(name, label) != label or names.setdefault(label, name) != name:
+                raise ValueError(
+                    f"class {name!r} has label {label} in {store.path}, which does not fit the stores before it: "
+                    "were the shards made from the same collection?"
+                )
+
+
+def _merged_info(stores: Sequence[ClipStore]) -> StoreInfo:
+    """The first store's settings, with every version of the flow software that was used."""
+    info = stores[0].info
+    if info.flow is None:
+        return info
+    versions = dict.fromkeys(v for store in stores if store.info.flow for v in store.info.flow.version.split(" | "))
+    return info.model_copy(update={"flow": info.flow.model_copy(update={"version": " | ".join(versions)})})
+
+
+def _link_or_copy(source: Path, target: Path) -> bool:
+    """Puts `source` at `target` as well; True if as a hard link."""
+    if not source.is_file():
+        raise FileNotFoundError(f"{source} is missing; `covid-cmsf clips check` lists all faults of a store")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+        return True
+    except OSError:  # another disk, or one without hard links: copying gives the same result
+        with atomic_path(target) as temporary:
+            shutil.copyfile(source, temporary)
+        return False
+
+
+# What is in a clip store: counts, sizes, hours, motion.
+
+
+@dataclass(frozen=True)
+class StoreSummary:
+    """The figures that `clips info` prints; `subsets` counts videos by split and subset, `classes` by class as well."""
+
+    num_videos: int
+    num_sources: int
+    num_failures: int
+    num_frames: int
+    hours: float
+    frame_sizes: dict[str, int]  # "320x240": videos
+    bytes: dict[str, int]  # modality: bytes on disk
+    subsets: dict[str, dict[str, int]]  # split: {subset: videos}
+    classes: dict[str, dict[str, dict[str, int]]]  # class: {split: {subset: videos}}
+    flow: dict[str, float] | None
+
+
+def summarize(store: ClipStore, *, num_sampled: int = 20) -> StoreSummary:
+    """Counts everything; the motion is measured on `num_sampled` videos drawn with a fixed seed."""
+    records = store.records
+    subset_of = {
+        name: {r.video_id: split.get(r.video_id, "none") for r in records} for name, split in store.splits.items()
+    }
+    classes: dict[str, dict[str, dict[str, int]]] = {}
+    for record in records:
+        by_split = classes.setdefault(record.class_name, {name: {} for name in subset_of})
+        for name, subsets in subset_of.items():
+            subset = subsets[record.video_id]
+            by_split[name][subset] = by_split[name].get(subset, 0) + 1
+    return StoreSummary(
+        num_videos=len(records),
+        num_sources=len({record.source for record in records}),
+        num_failures=len(store.failures),
+        num_frames=sum(record.num_frames for record in records),
+        hours=sum(record.num_frames / record.fps for record in records) / 3600,
+        frame_sizes=dict(Counter(f"{record.width}x{record.height}" for record in records).most_common()),
+        bytes={
+            modality: sum(_file_size(clip_path(store.path, modality, record.video_id)) for record in records)
+            for modality in store.info.modalities
+        },
+        subsets={name: dict(sorted(Counter(subsets.values()).items())) for name, subsets in subset_of.items()},
+        classes=dict(sorted(classes.items())),
+        flow=flow_statistics(store, num_videos=num_sampled) if store.info.flow is not None and records else None,
+    )
+
+
+def _file_size(path: Path) -> int:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is missing; `covid-cmsf clips check` lists all faults")
+    return path.stat().st_size
+
+
+def flow_statistics(store: ClipStore, *, num_videos: int, seed: int = 0) -> dict[str, float]:
+    """Motion in a sample of videos, eight frames each: mean magnitude in pixels, share of components at the bound."""
+    sampled = np.random.default_rng(seed).permutation(len(store.records))[:num_videos]
+    magnitudes, clipped = [], []
+    for index in sampled:
+        record = store.records[int(index)]
+        frame_indices = np.linspace(0, record.num_flow - 1, min(8, record.num_flow)).astype(int).tolist()
+        flow = store.read(record, "flow", frame_indices)
+        magnitudes.append(float(flow.square().sum(1).sqrt().mean()))
+        clipped.append(float((flow.abs() > store.flow_bound * 0.99).float().mean()))
+    return {
+        "num_videos": len(sampled),
+        "mean_magnitude_px": float(np.mean(magnitudes)),
+        "clipped_share": float(np.mean(clipped)),
+    }

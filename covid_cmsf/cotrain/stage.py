@@ -1,0 +1,221 @@
+"""What happens inside a stage: train (or take weights), extract features, measure. All of it can be interrupted."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from covid_cmsf import exit_codes
+from covid_cmsf.clips import open_clips
+from covid_cmsf.cotrain.graph import Stage
+from covid_cmsf.devices import choose_device
+from covid_cmsf.evaluation.features.extract import extract_features
+from covid_cmsf.evaluation.features.model import EvalModel, create_histogram_model, create_random_model, load_eval_model
+from covid_cmsf.evaluation.features.protocol import build_eval_protocol
+from covid_cmsf.evaluation.probes.linear import evaluate_linear
+from covid_cmsf.evaluation.retrieval import evaluate_retrieval
+from covid_cmsf.files import write_text_atomic
+from covid_cmsf.logs import add_text_file, setup_logging
+from covid_cmsf.models.effective_rank import effective_rank
+from covid_cmsf.training.config import RuntimeConfig, TrainConfig
+from covid_cmsf.training.run import run_training, set_threads
+from covid_cmsf.training.run_dir import write_config
+from covid_cmsf.training.signals import SIGNALS
+
+logger = logging.getLogger(__name__)
+
+
+def run_stage(stage: Stage, slot: str, *, num_processes: int = 1, num_slots: int = 1) -> None:
+    """Runs in the stage's own process, and ends it with an exit code. `slot` is cpu#1, cuda:0, cuda:0,1, ..."""
+    setup_logging(quiet=True)
+    start = time.monotonic()
+    runtime = stage_runtime(stage, slot, num_processes=num_processes, num_slots=num_slots)
+    set_threads(runtime)
+    try:
+        if stage.config is not None:
+            status = _train(stage, stage.config.model_copy(update={"runtime": runtime}), slot, num_processes)
+            if status == "stopped":
+                sys.exit(exit_codes.INTERRUPTED)
+        add_text_file(stage.folder / "log.txt")
+        result = evaluate_stage(stage, runtime)
+    except (ValueError, RuntimeError, OSError) as error:
+        add_text_file(stage.folder / "log.txt")
+        logger.error("stage %s: %s", stage.name, error)
+        logger.debug("where it happened", exc_info=True)  # for log.txt
+        sys.exit(exit_codes.FAILED)
+    write_stage_result(stage, {**result, "seconds_last_start": time.monotonic() - start})
+
+
+def stage_runtime(stage: Stage, slot: str, *, num_processes: int, num_slots: int) -> RuntimeConfig:
+    """The stage's runtime in a place: a device that the settings name is kept, cores are shared among places."""
+    device = stage.runtime.device
+    if device == "auto":
+        device = slot.partition("#")[0] if num_processes == 1 else slot.partition(":")[0].partition("#")[0]
+    cores = len(os.sched_getaffinity(0)) // num_slots
+    threads = stage.runtime.threads or max(1, cores // num_processes - stage.runtime.workers)
+    return stage.runtime.model_copy(update={"device": device, "threads": threads})
+
+
+def _train(stage: Stage, config: TrainConfig, slot: str, num_processes: int) -> str:
+    """The stage's key proves that an earlier beginning is of these settings, wherever its files were then."""
+    if num_processes == 1:
+        return run_training(config, stage.folder, accept_changes=True)
+    write_config(stage.folder, config)
+    gpus = slot.partition(":")[2] if slot.startswith("cuda") else None
+    return launch_torchrun(stage.folder, num_processes=num_processes, gpus=gpus)
+
+
+def evaluate_stage(stage: Stage, runtime: RuntimeConfig) -> dict[str, Any]:
+    """R@k and linear accuracy of the stage's encoder; the features stay in its folder."""
+    device, evaluation = choose_device(runtime.device), stage.evaluation
+    eval_model = load_stage_model(stage)
+    eval_protocol = build_eval_protocol(
+        eval_model.metadata,
+        protocol=evaluation.protocol,
+        modality=stage.modality,
+        num_windows=evaluation.windows,
+        length=stage.views.length if stage.spec.histogram else None,
+        stride=stage.views.stride if stage.spec.histogram else None,
+    )
+    features = extract_features(
+        eval_model,
+        open_clips(evaluation.clips or stage.clips),
+        stage.folder / "features.safetensors",
+        eval_protocol=eval_protocol,
+        split=evaluation.split or stage.split,
+        device=device,
+        num_workers=runtime.workers,
+        replace=True,
+    )
+    retrieval = evaluate_retrieval(features, gallery=evaluation.gallery, query=evaluation.query)
+    linear = evaluate_linear(features, gallery=evaluation.gallery, query=evaluation.query, probe=evaluation.probe)
+    _write_json(stage.folder / "retrieval.json", asdict(retrieval))
+    _write_json(stage.folder / "linear.json", asdict(linear))
+    labels = features.videos.labels[features.videos.labels >= 0]
+    return {
+        "r1": retrieval.recall[1],
+        "chance": retrieval.chance,
+        "r1_interval": asdict(retrieval)["interval"][1],
+        "linear": linear.scores.top1,
+        "effective_rank": effective_rank(features.features),
+        "num_classes": int(labels.unique().numel()),
+        "seconds": _training_seconds(stage),
+    }
+
+
+def _training_seconds(stage: Stage) -> float | None:
+    """Time spent in training, over all starts of the stage."""
+    path = stage.folder / "summary.json"
+    return float(json.loads(path.read_text(encoding="utf-8"))["progress"]["seconds"]) if path.is_file() else None
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    write_text_atomic(path, json.dumps(values, indent=1) + "\n")
+
+
+def load_stage_model(stage: Stage) -> EvalModel:
+    """The network that the stage made, took, or was told to invent."""
+    if stage.spec.histogram is not None:
+        return create_histogram_model(stage.spec.histogram)
+    if stage.spec.random is not None:
+        size = stage.views.frame_size if stage.modality == "frame" else stage.views.size
+        length = 1 if stage.modality == "frame" else stage.views.length
+        return create_random_model(
+            stage.spec.random,
+            modality=stage.modality,
+            seed=stage.seed,
+            input_size=(length, size, size),
+            stride=stage.views.stride,
+        )
+    return load_eval_model(Path(stage.checkpoint), branch=stage.spec.branch)
+
+
+# How a stage's folder says what it is: `stage.key` from the beginning, `stage.json` when it is done.
+
+
+def read_stage_key(folder: Path) -> str | None:
+    """Of what the folder was begun; None when it does not say."""
+    path = folder / "stage.key"
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+
+def write_stage_key(folder: Path, key: str) -> None:
+    """Says of what the folder is being made."""
+    write_text_atomic(folder / "stage.key", key + "\n")
+
+
+def write_stage_result(stage: Stage, result: dict[str, Any]) -> None:
+    """The last thing a stage does."""
+    values = {"key": stage.key, "evaluation": stage.evaluation.model_dump(mode="json"), **result}
+    write_text_atomic(stage.folder / "stage.json", json.dumps(values, indent=1) + "\n")
+
+
+def read_stage_result(stage: Stage) -> dict[str, Any] | None:
+    """What the stage found; None when it is not done, or was made with other settings, or measured otherwise."""
+    path = stage.folder / "stage.json"
+    if not path.is_file():
+        return None
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        return None
+    same = result.get("key") == stage.key and result.get("evaluation") == stage.evaluation.model_dump(mode="json")
+    return result if same else None
+
+
+def is_done(stage: Stage) -> bool:
+    """Whether nothing is left to do."""
+    return read_stage_result(stage) is not None
+
+
+# A stage in several processes: torchrun is started beside, told to stop when the stage is, and never left behind.
+
+GRACE = 60.0  # seconds to save and end
+
+_launched: list[subprocess.Popen[bytes]] = []
+
+
+def launch_torchrun(folder: Path, *, num_processes: int, gpus: str | None) -> str:
+    """Trains the run whose settings are in `folder`; "finished" or "stopped". `gpus` are numbers such as 0,1."""
+    options = ["-m", "torch.distributed.run", f"--nproc-per-node={num_processes}", "--standalone"]
+    environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {})}
+    command = [sys.executable, *options, "-m", "covid_cmsf", "train", str(folder), "--accept-changes"]
+    asked = False
+
+    def forward_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        process.send_signal(signal.SIGTERM)
+
+    process = subprocess.Popen(command, env=environment, start_new_session=True)
+    _launched.append(process)
+    before = {number: signal.signal(number, forward_signal) for number in SIGNALS}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _launched.remove(process)
+    if code == 0:
+        return "finished"
+    if asked:  # torchrun has an exit code of its own
+        return "stopped"
+    raise RuntimeError(f"torchrun ended with exit code {code}; see {folder / 'log.txt'}")
+
+
+def terminate_launched() -> None:
+    """Stops what was launched, gently if there is time. For when the plan itself has died."""
+    for process in _launched:
+        process.terminate()
+    for process in _launched:
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()

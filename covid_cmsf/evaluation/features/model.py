@@ -1,0 +1,149 @@
+"""Baselines without a network: what a histogram of colors or of motions knows about a clip.
+
+They take the views that encoders take (colors from 0 to 1, flow in pixels a frame) and give a feature. A method
+that does not beat them has learned nothing about actions.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from covid_cmsf.files import file_sha256
+from covid_cmsf.models import Encoder, EncoderMetadata, create_encoder, encoder_entry, freeze_, load_weights
+from covid_cmsf.views.modalities import get_modality as modality_of
+
+# B batch, C channels, T frames, H W pixels
+
+
+class ColorHistogram(nn.Module):
+    """The joint histogram of red, green and blue over a clip; the square root makes dot products Hellinger's."""
+
+    def __init__(self, num_bins: int = 8) -> None:
+        super().__init__()
+        self.num_bins, self.num_features = num_bins, num_bins**3
+
+    def forward(self, clip: Tensor) -> Tensor:
+        """(B, 3, T, H, W) from 0 to 1 -> (B, num_bins ** 3)."""
+        bins = (clip * self.num_bins).long().clamp_(0, self.num_bins - 1)
+        red, green, blue = bins.flatten(2).unbind(1)  # (B, pixels)
+        joint = (red * self.num_bins + green) * self.num_bins + blue
+        return _counts(joint, torch.ones_like(joint, dtype=torch.float32), self.num_features).sqrt()
+
+
+class FlowHistogram(nn.Module):
+    """Histograms of optical flow (Laptev et al. 2008): directions weighted by magnitude, and a bin for what is still.
+
+    One histogram in each cell of a grid over the picture; the square root as for colors.
+    """
+
+    def __init__(self, num_directions: int = 8, grid: int = 3, static_threshold: float = 0.4) -> None:
+        super().__init__()
+        self.num_directions, self.grid, self.static_threshold = num_directions, grid, static_threshold
+        self.num_features = grid * grid * (num_directions + 1)
+
+    def forward(self, clip: Tensor) -> Tensor:
+        """(B, 2, T, H, W) in pixels, x first -> (B, grid * grid * (num_directions + 1))."""
+        x, y = clip.unbind(1)  # (B, T, H, W)
+        magnitude = torch.hypot(x, y)
+        turn = (torch.atan2(y, x) / (2 * math.pi)) % 1
+        direction = (turn * self.num_directions).round().long() % self.num_directions
+        moving = magnitude > self.static_threshold
+        bins = torch.where(moving, direction, self.num_directions)
+        weights = torch.where(moving, magnitude, self.static_threshold)
+        per_cell = self.num_directions + 1
+        bins = bins + per_cell * self._cells(clip.shape[-2], clip.shape[-1]).to(clip.device)
+        return _counts(bins.flatten(1), weights.flatten(1), self.num_features).sqrt()
+
+    def _cells(self, height: int, width: int) -> Tensor:
+        """(H, W): the number of the grid cell that each pixel is in."""
+        rows, columns = (torch.arange(length) * self.grid // length for length in (height, width))
+        return rows[:, None] * self.grid + columns
+
+
+def _counts(bins: Tensor, weights: Tensor, num_bins: int) -> Tensor:
+    """(B, pixels) bins and weights -> (B, num_bins), as shares of the whole weight."""
+    sums = torch.zeros(len(bins), num_bins, dtype=torch.float64, device=bins.device)
+    sums.scatter_add_(1, bins, weights.double())
+    return (sums / sums.sum(1, keepdim=True)).float()
+
+
+# What is evaluated: a network with what is known about it, from a file, with random weights, or a histogram.
+
+# B batch, C channels, T frames, H W pixels, D feature
+
+
+HISTOGRAM_INPUT = (8, 64, 64)
+
+
+@dataclass(frozen=True)
+class EvalModel:
+    """`network` takes views (B, C, T, H, W) and gives features (B, D); it is frozen."""
+
+    network: nn.Module
+    metadata: EncoderMetadata  # its input and its name
+    origin: str
+    checkpoint_sha256: str = ""
+    branch: str = "online"
+    needs_calibration: bool = False  # its batch norms have seen nothing yet: see `calibration`
+
+
+def load_eval_model(checkpoint: Path | str, *, branch: str | None = None) -> EvalModel:
+    """The encoder in a file: ours, or any that `load_weights` recognizes; `branch` is online, target or guide."""
+    checkpoint = Path(checkpoint)
+    loaded = load_weights(checkpoint, branch=branch)
+    digest = file_sha256(checkpoint)
+    return EvalModel(
+        freeze_(loaded.encoder), loaded.metadata, checkpoint.name, digest, loaded.report.branch.split(" ")[0]
+    )
+
+
+def create_random_encoder(
+    name: str, *, modality: str, seed: int, input_size: tuple[int, int, int] | None = None, stride: int = 1
+) -> tuple[Encoder, EncoderMetadata]:
+    """An encoder of the zoo with random weights that follow from the seed, and its metadata. In train mode."""
+    modality_info = modality_of(modality)
+    size = encoder_entry(name).default_input_size if input_size is None else input_size
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        encoder = create_encoder(name, in_channels=modality_info.num_channels)
+    metadata = EncoderMetadata(
+        encoder=name,
+        in_channels=modality_info.num_channels,
+        input_size=size,
+        stride=stride,
+        mean=modality_info.mean,
+        std=modality_info.std,
+        modality=modality,
+        bn_eps=1e-5,
+        trained=f"not at all: random weights of seed {seed}",
+    )
+    return encoder, metadata
+
+
+def create_random_model(
+    name: str, *, modality: str, seed: int = 0, input_size: tuple[int, int, int] | None = None, stride: int = 1
+) -> EvalModel:
+    """An encoder that learned nothing: the control of every result."""
+    encoder, metadata = create_random_encoder(name, modality=modality, seed=seed, input_size=input_size, stride=stride)
+    return EvalModel(freeze_(encoder), metadata, f"random weights of seed {seed}", needs_calibration=True)
+
+
+def create_histogram_model(name: str) -> EvalModel:
+    """`color` or `flow`: histograms of what any camera sees, no network at all."""
+    if name not in ("color", "flow"):
+        raise ValueError(f"unknown histogram {name!r}; choose from color, flow")
+    network, channels = (ColorHistogram(), 3) if name == "color" else (FlowHistogram(), 2)
+    metadata = EncoderMetadata(
+        encoder=f"{name}_histogram",
+        in_channels=channels,
+        input_size=HISTOGRAM_INPUT,
+        mean=(0.0,) * channels,
+        std=(1.0,) * channels,
+        modality="rgb" if name == "color" else "flow",
+        bn_eps=1e-5,
+        trained="nothing to train",
+    )
+    return EvalModel(freeze_(network), metadata, f"{name} histogram")

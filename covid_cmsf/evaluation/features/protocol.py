@@ -1,0 +1,158 @@
+"""How a video is shown to an encoder: modality, clip length, size, normalization, and the protocol.
+
+Two protocols: `clean` is deterministic and treats gallery and query alike; `coclr` does what the code of Han et al.
+(2020) does, random clips and colors included, so that results can stand beside published tables.
+"""
+
+import hashlib
+from dataclasses import replace
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from covid_cmsf.clips.sampling import clip_span, pad_clip, sliding_windows, spread_windows
+from covid_cmsf.config import Config, validate
+from covid_cmsf.models import EncoderMetadata
+from covid_cmsf.views.augment_params import AugmentParams
+from covid_cmsf.views.modalities import MODALITIES, FlowStyle, Modality, get_modality
+from covid_cmsf.views.pipeline import finish_view
+from covid_cmsf.views.presets import Augmentation, get_preset
+
+# C channels, T frames, H W pixels
+
+
+ProtocolName = Literal["clean", "coclr"]
+NUM_WINDOWS = 4  # of the clean protocol; a single frame is the center frame
+
+
+class EvalProtocol(Config):
+    """Everything that decides which numbers enter the encoder. It stands in every features file and every result."""
+
+    name: ProtocolName = "clean"
+    modality: str
+    flow_style: FlowStyle = "motion"
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    length: int = Field(ge=1, description="frames of a window")
+    stride: int = Field(ge=1, description="frames from one to the next")
+    size: int = Field(ge=8, description="pixels, height and width")
+    num_windows: int = Field(ge=1, description="of a video, evenly spread; protocol coclr has its own rule")
+    seed: int = Field(default=0, ge=0, description="of the random clips and colors of protocol coclr")
+
+    @property
+    def flow_in_bytes(self) -> bool:
+        """Two channels of flow whose mean is not 0: a CoCLR network cut to (x, y), which expects bytes / 255."""
+        return self.modality == "flow" and self.flow_style == "motion" and any(self.mean)
+
+    def resolve_modality(self) -> Modality:
+        """The modality with the encoder's own mean and standard deviation."""
+        default = get_modality(self.modality, flow_style=self.flow_style)
+        return (
+            replace(default, std=(1.0, 1.0)) if self.flow_in_bytes else replace(default, mean=self.mean, std=self.std)
+        )
+
+    def augmentation(self) -> Augmentation:
+        """The center square; protocol coclr shakes the colors of three videos in ten, as its authors' code does."""
+        center = get_preset("eval", self.resolve_modality().kind, size=self.size)
+        if self.name == "clean":
+            return center
+        jittered = {"jitter": 0.3, "brightness": 0.2, "contrast": 0.2, "saturation": 0.2, "hue": 0.1}
+        return center.model_copy(update=jittered)
+
+    def to_view(self, raw: Tensor, draw: AugmentParams, flow_bound: float) -> Tensor:
+        """Cut frames, uint8 (T, C, H, W) -> what the encoder sees: float (C, T, H, W), or (C, H, W) of one frame."""
+        view = finish_view(raw, draw, self.resolve_modality(), flow_bound=flow_bound)
+        if not self.flow_in_bytes:
+            return view
+        mean, std = (torch.tensor(values, device=view.device).view(-1, 1, 1, 1) for values in (self.mean, self.std))
+        return (view / (2 * flow_bound) + 0.5 - mean) / std
+
+
+def build_eval_protocol(
+    metadata: EncoderMetadata,
+    *,
+    protocol: str = "clean",
+    modality: str | None = None,
+    length: int | None = None,
+    size: int | None = None,
+    stride: int | None = None,
+    num_windows: int | None = None,
+    seed: int = 0,
+) -> EvalProtocol:
+    """As the metadata says the encoder was trained, unless told otherwise; ValueError when it does not say."""
+    if protocol not in get_args(ProtocolName):
+        raise ValueError(f"unknown protocol {protocol!r}; choose from {', '.join(get_args(ProtocolName))}")
+    if protocol == "coclr" and num_windows is not None:
+        raise ValueError("protocol coclr has its own windows; a number of windows goes with protocol clean")
+    resolved = _resolve_modality(metadata, modality)
+    frames, height, width = metadata.input_size
+    if size is None and height != width:
+        raise ValueError(f"the encoder was trained on {height}x{width} pixels; say at which square size to show it")
+    single = resolved.single_frame
+    values = {
+        "name": protocol,
+        "modality": resolved.name,
+        "flow_style": "coclr" if resolved.stored_modality == "flow" and not resolved.signed_x else "motion",
+        "mean": resolved.mean if resolved.frame_difference else metadata.mean,
+        "std": resolved.std if resolved.frame_difference else metadata.std,
+        "length": 1 if single else frames if length is None else length,
+        "stride": 1 if single else metadata.stride if stride is None else stride,
+        "size": height if size is None else size,
+        "num_windows": (1 if single else NUM_WINDOWS) if num_windows is None else num_windows,
+        "seed": seed,
+    }
+    return validate(EvalProtocol, values, origin="how videos are shown to the encoder")
+
+
+def _resolve_modality(metadata: EncoderMetadata, wanted: str | None) -> Modality:
+    """The modality that this encoder takes; for flow, the number of channels tells how it wants it."""
+    name = metadata.modality if wanted is None else wanted
+    if name == "unknown":
+        raise ValueError(
+            f"the weights do not say which modality they were trained on; give one of {', '.join(MODALITIES)}"
+        )
+    resolved = get_modality(name, flow_style="coclr" if metadata.in_channels == 3 else "motion")
+    if resolved.num_channels != metadata.in_channels:
+        raise ValueError(
+            f"this {metadata.encoder} takes {metadata.in_channels} channels, and {name} has {resolved.num_channels}"
+        )
+    return resolved
+
+
+# Which frames of a video are looked at: the windows of each protocol, as frame numbers.
+
+
+def choose_windows(
+    eval_protocol: EvalProtocol, num_frames: int, subset: str, rng: np.random.Generator
+) -> list[list[int]]:
+    """The windows of a video with so many frames; `subset` (train, test, val) matters to protocol coclr only.
+
+    ValueError when the protocol leaves the video out.
+    """
+    length, stride = eval_protocol.length, eval_protocol.stride
+    if eval_protocol.name == "clean" or length == 1:
+        return spread_windows(num_frames, length=length, stride=stride, num_windows=eval_protocol.num_windows)
+    fewest = length // 2 * stride + 2
+    if num_frames < fewest:
+        raise ValueError(f"protocol coclr leaves out videos of fewer than {fewest} frames; this one has {num_frames}")
+    if subset == "train":
+        return [_random_clip(num_frames, rng, length=length, stride=stride)]
+    return sliding_windows(num_frames, length=length, stride=stride)
+
+
+def _random_clip(num_frames: int, rng: np.random.Generator, *, length: int, stride: int) -> list[int]:
+    """CoCLR's draw: it takes a clip for length * stride frames long, and never the last start that fits."""
+    free = num_frames - length * stride
+    if free <= 0:
+        return pad_clip(num_frames, length=length, stride=stride)
+    start = int(rng.integers(free))
+    return list(range(start, start + clip_span(length, stride), stride))
+
+
+def video_rng(seed: int, video_id: str) -> np.random.Generator:
+    """The dice of one video: they follow from its name, whatever else is read and in whatever order."""
+    digest = hashlib.sha256(video_id.encode("utf-8", "surrogateescape")).digest()
+    return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])

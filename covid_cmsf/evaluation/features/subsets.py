@@ -1,0 +1,185 @@
+"""Who the rows of a features file are: ids, sources, labels, and the subset of the split that each video is in."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.records import ClipRecord, read_split
+
+# N videos
+
+
+UNLABELED = -1
+
+
+@dataclass(frozen=True)
+class VideoTable:
+    """One entry a row. `class_names[label]` is empty for a label that no video has."""
+
+    ids: tuple[str, ...]
+    sources: tuple[str, ...]
+    labels: Tensor  # (N,) int64; -1 when unlabeled
+    subsets: tuple[str, ...]  # train, test, val
+    class_names: tuple[str, ...]
+
+    @classmethod
+    def from_records(cls, records: Sequence[ClipRecord], subsets: Sequence[str]) -> "VideoTable":
+        """The table of these records."""
+        names = {record.label: record.class_name for record in records if record.label != UNLABELED}
+        return cls(
+            ids=tuple(record.video_id for record in records),
+            sources=tuple(record.source or record.video_id for record in records),
+            labels=torch.tensor([record.label for record in records], dtype=torch.int64),
+            subsets=tuple(subsets),
+            class_names=tuple(names.get(label, "") for label in range(max(names, default=-1) + 1)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: Tensor) -> "VideoTable":
+        """Some of the rows, in the given order; labels keep their meaning."""
+        indices = rows.tolist()
+        return VideoTable(
+            ids=tuple(self.ids[i] for i in indices),
+            sources=tuple(self.sources[i] for i in indices),
+            labels=self.labels[rows],
+            subsets=tuple(self.subsets[i] for i in indices),
+            class_names=self.class_names,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists."""
+        values = {key: list(getattr(self, key)) for key in ("ids", "sources", "subsets", "class_names")}
+        return {**values, "labels": self.labels.tolist()}
+
+
+def video_table_from_json(values: Mapping[str, Any], *, location: str) -> VideoTable:
+    """The table from its JSON form; ValueError naming `location` when it does not hold together."""
+    try:
+        labels = torch.tensor(values["labels"], dtype=torch.int64).view(-1)
+        columns = {key: tuple(map(str, values[key])) for key in ("ids", "sources", "subsets", "class_names")}
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{location}: the table of videos is damaged ({error})") from None
+    lengths = {key: len(columns[key]) for key in ("ids", "sources", "subsets")} | {"labels": len(labels)}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"{location}: the columns of the table of videos differ in length: {lengths}")
+    if len(set(columns["ids"])) != len(labels):
+        raise ValueError(f"{location}: a video stands there twice")
+    if len(labels) and not UNLABELED <= int(labels.min()) <= int(labels.max()) < max(1, len(columns["class_names"])):
+        raise ValueError(f"{location}: labels must be -1 to {len(columns['class_names']) - 1}, one a class name")
+    return VideoTable(labels=labels, **columns)
+
+
+# Parts of a split: train and test as the split has them; fit and val, cut from the training sources.
+#
+# Whatever is chosen by looking at results (regularization, epochs) is chosen on `val`. A source never stands in
+# both, and the cut follows from names and seed alone, not from the order of rows.
+
+VAL_FRACTION = 0.2
+SUBSETS = ("train", "test", "val", "fit")
+
+
+def subset_indices(videos: VideoTable, name: str, *, val_fraction: float = VAL_FRACTION, seed: int = 0) -> Tensor:
+    """The rows of a subset, in order; ValueError when there are none or some of them have no label.
+
+    `val` is the split's own subset of that name where there is one; else it and `fit` are cut from train.
+    """
+    if name not in SUBSETS:
+        raise ValueError(f"unknown subset {name!r}; choose from {', '.join(SUBSETS)}")
+    has_val = "val" in videos.subsets
+    if name in ("fit", "val") and not has_val:
+        train = subset_indices(videos, "train")
+        fit, val = split_fit_val(videos.take(train), val_fraction=val_fraction, seed=seed)
+        return train[fit if name == "fit" else val]
+    wanted = "train" if name == "fit" else name
+    rows = torch.tensor([i for i, subset in enumerate(videos.subsets) if subset == wanted], dtype=torch.int64)
+    if len(rows) == 0:
+        present = ", ".join(sorted(set(videos.subsets))) or "none"
+        raise ValueError(f"no video is in subset {name!r}; the subsets here are: {present}")
+    unlabeled = int((videos.labels[rows] == UNLABELED).sum())
+    if unlabeled:
+        raise ValueError(f"{unlabeled} of the {len(rows)} videos of subset {name!r} have no label to compare with")
+    return rows
+
+
+def split_fit_val(videos: VideoTable, *, val_fraction: float = VAL_FRACTION, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Rows to fit on and rows to choose by: about `val_fraction` of the sources of every class go to the second."""
+    held_out = choose_validation_sources(videos.sources, videos.labels.tolist(), fraction=val_fraction, seed=seed)
+    is_val = torch.tensor([source in held_out for source in videos.sources])
+    return (~is_val).nonzero().flatten(), is_val.nonzero().flatten()
+
+
+def choose_validation_sources(sources: Sequence[str], labels: Sequence[int], *, fraction: float, seed: int) -> set[str]:
+    """The sources to hold out: of every class with two or more, at least one and at most all but one.
+
+    A source whose videos have several labels counts for the most frequent of them.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"the validation fraction must be between 0 and 1, not {fraction}")
+    votes: dict[str, Counter[int]] = {}
+    for source, label in zip(sources, labels, strict=True):
+        votes.setdefault(source, Counter())[label] += 1
+    classes: dict[int, list[str]] = {}
+    for source in sorted(votes):
+        max_count = max(votes[source].values())
+        classes.setdefault(min(label for label, n in votes[source].items() if n == max_count), []).append(source)
+    held_out: set[str] = set()
+    for label, names in classes.items():
+        count = min(max(1, round(fraction * len(names))), len(names) - 1)
+        order = np.random.default_rng([seed, label + 1]).permutation(len(names))  # -1 is a label, too
+        held_out |= {names[i] for i in order[:count]}
+    if not held_out:
+        raise ValueError("no class has two sources in the training subset, so none can be held out for validation")
+    return held_out
+
+
+# The videos of a split, and those that the split names but the clips do not have.
+
+
+@dataclass(frozen=True)
+class SplitVideos:
+    """`subsets[i]` is the subset (train, test, val) of `records[i]`; `missing` has id, subset and reason."""
+
+    name: str
+    records: tuple[ClipRecord, ...]
+    subsets: tuple[str, ...]
+    missing: tuple[tuple[str, str, str], ...]
+
+
+def load_split(clips: Clips, name: str | None = None) -> SplitVideos:
+    """The videos of the split called `name` (or in the CSV file of that name), in the clips' own order.
+
+    Without a name: the split "1", or the only one there is.
+    """
+    split_name, table = _split_table(clips, name)
+    available = {record.video_id for record in clips.records}
+    records = tuple(record for record in clips.records if record.video_id in table)
+    if not records:
+        raise ValueError(f"none of the {len(table)} videos of split {split_name!r} is among these clips")
+    reasons = {failure.video_id: f"{failure.stage}: {failure.reason}" for failure in getattr(clips, "failures", [])}
+    missing = tuple(
+        (video_id, subset, reasons.get(video_id, "not among the clips"))
+        for video_id, subset in sorted(table.items())
+        if video_id not in available
+    )
+    return SplitVideos(split_name, records, tuple(table[record.video_id] for record in records), missing)
+
+
+def _split_table(clips: Clips, name: str | None) -> tuple[str, Mapping[str, str]]:
+    """The split's name and {video_id: subset}."""
+    if name is not None and name.endswith(".csv"):
+        return Path(name).stem, read_split(Path(name))
+    if name is None and ("1" in clips.splits or len(clips.splits) == 1):
+        name = "1" if "1" in clips.splits else next(iter(clips.splits))
+    if name is None or name not in clips.splits:
+        available = ", ".join(clips.splits) or "none; name a CSV file with columns video_id,split"
+        raise ValueError(f"{f'no split {name!r}' if name else 'say which split'}; there are: {available}")
+    return name, clips.splits[name]

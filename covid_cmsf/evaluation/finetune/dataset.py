@@ -1,0 +1,94 @@
+"""Clips to learn classes from: one random clip of a video, augmented, with its label."""
+
+# T frames, C channels, H W pixels
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.clips.sampling import random_clip
+from covid_cmsf.evaluation.features.protocol import EvalProtocol
+from covid_cmsf.evaluation.finetune.config import train_augmentation
+from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
+from covid_cmsf.views.dataset import SampleKey, num_usable_frames, required_frames
+from covid_cmsf.views.loader import EpochSampler, init_worker
+from covid_cmsf.views.ops import crop_resize
+
+
+@dataclass(frozen=True)
+class ClipSample:
+    """Cut frames, uint8 (T, C, H, W), and what is still to be done to them. With a `fault` there are none."""
+
+    video: int
+    label: int
+    raw: Tensor | None = None
+    draw: AugmentParams | None = None
+    error: str = ""
+
+
+class ClipDataset(Dataset[ClipSample]):
+    """Key -> clip. Everything random follows from seed and key."""
+
+    def __init__(
+        self,
+        clips: Clips,
+        records: Sequence[ClipRecord],
+        eval_protocol: EvalProtocol,
+        *,
+        seed: int,
+        augmentation: str = "coclr",
+    ) -> None:
+        self.clips, self.records, self.eval_protocol, self.seed = clips, records, eval_protocol, seed
+        self.modality = eval_protocol.resolve_modality()
+        self.augmentation = train_augmentation(augmentation, eval_protocol.size)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, key: SampleKey) -> ClipSample:
+        record = self.records[key.video]
+        rng = np.random.default_rng([self.seed, key.epoch, key.position])
+        try:
+            usable = num_usable_frames(record, [self.modality])
+            numbers = random_clip(usable, rng, length=self.eval_protocol.length, stride=self.eval_protocol.stride)
+            frames = required_frames(self.modality, numbers, single=0)
+            raw = self.clips.read_raw(record, self.modality.stored_modality, frames)
+        except (ValueError, OSError) as error:  # the caller lists it; nothing stands in for it
+            return ClipSample(key.video, record.label, error=str(error) or type(error).__name__)
+        draw = sample_augment_params(self.augmentation, rng, height=raw.shape[-2], width=raw.shape[-1])
+        return ClipSample(key.video, record.label, crop_resize(raw, draw.geometry, self.eval_protocol.size), draw)
+
+    def to_view(self, clip: ClipSample, device: torch.device) -> Tensor:
+        """What the encoder sees."""
+        assert clip.raw is not None and clip.draw is not None
+        return self.eval_protocol.to_view(clip.raw.to(device), clip.draw, self.clips.flow_bound)
+
+
+class ClipLoader:
+    """Batches of labeled clips, epoch by epoch, by one set of workers; an incomplete last batch is left out."""
+
+    def __init__(self, data: ClipDataset, *, batch_size: int, num_workers: int) -> None:
+        self._sampler = EpochSampler(data, batch_size=batch_size, seed=data.seed)
+        workers: dict[str, Any] = {}
+        if num_workers:
+            workers = {"persistent_workers": True, "multiprocessing_context": "spawn"}
+        self._loader: DataLoader[Any] = DataLoader(
+            data,
+            batch_sampler=self._sampler,
+            num_workers=num_workers,
+            collate_fn=list,
+            worker_init_fn=init_worker,
+            **workers,
+        )
+
+    def epoch(self, epoch: int) -> Iterator[list[ClipSample]]:
+        """The batches of one epoch, in an order that follows from seed and epoch."""
+        self._sampler.start_at(epoch)
+        yield from self._loader

@@ -1,0 +1,156 @@
+"""Training a classifier on clips, epoch by epoch; a killed training continues after its last whole epoch."""
+
+# B batch, C channels, T frames, H W pixels
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from covid_cmsf.evaluation.features.video_dataset import VideoDataset
+from covid_cmsf.evaluation.finetune.config import FinetuneConfig
+from covid_cmsf.evaluation.finetune.dataset import ClipDataset, ClipLoader, ClipSample
+from covid_cmsf.evaluation.finetune.model import (
+    ClipClassifier,
+    build_optimizer,
+    classifier_state,
+    load_checkpoint,
+    load_classifier_state_,
+    save_checkpoint,
+)
+from covid_cmsf.evaluation.finetune.predict import predict_videos
+from covid_cmsf.models import EncoderMetadata
+from covid_cmsf.models.precision import autocast
+
+logger = logging.getLogger(__name__)
+LAST, BEST = "last.pt", "best.pt"
+
+
+@dataclass
+class TrainProgress:
+    """How far a training is. `history` has loss and accuracies in percent, one entry an epoch."""
+
+    epoch: int = 0
+    best_epoch: int = -1
+    best_accuracy: float = -1.0
+    history: list[dict[str, float]] = field(default_factory=list)
+    errors: dict[str, str] = field(default_factory=dict)  # id of a video that could not be read: reason
+
+
+class ClipTrainer:
+    """A network in training and everything that its next epoch depends on, kept in `folder`."""
+
+    def __init__(
+        self,
+        network: ClipClassifier,
+        metadata: EncoderMetadata,
+        config: FinetuneConfig,
+        data: ClipDataset,
+        val: VideoDataset | None,
+        folder: Path,
+        *,
+        fingerprint: str,
+        num_workers: int,
+        device: torch.device,
+    ) -> None:
+        self.network, self.metadata, self.config = network.to(device), metadata, config
+        self.data, self.val, self.folder = data, val, folder
+        self._fingerprint, self._num_workers, self._device = fingerprint, num_workers, device
+        self.optimizer = build_optimizer(network, config)
+        self.progress = TrainProgress()
+
+    def run(self, on_epoch: Callable[[], None] = lambda: None) -> TrainProgress:
+        """Trains to the end and leaves the network as it was in the best epoch (the last one, without validation)."""
+        self._resume_()
+        for _ in range(self.progress.epoch):
+            on_epoch()
+        loader = ClipLoader(self.data, batch_size=self.config.batch_size, num_workers=self._num_workers)
+        while self.progress.epoch < self.config.epochs:
+            self._train_epoch_(loader)
+            on_epoch()
+        load_classifier_state_(self.network, load_checkpoint(self.folder / BEST, self._device))
+        return self.progress
+
+    def _train_epoch_(self, loader: ClipLoader) -> None:
+        """One epoch, its validation, and the files after it."""
+        progress, epoch = self.progress, self.progress.epoch
+        lr = self.config.lr_at(epoch)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr * group["scale"]
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(1_000_003 * (self.config.seed + 1) + epoch)  # dropout
+            losses, num_correct, num_seen = [], 0, 0
+            self.network.train()
+            for batch in loader.epoch(epoch):
+                loss, predictions, labels = self._train_step_(batch)
+                losses.append(loss)
+                num_correct, num_seen = num_correct + int((predictions == labels).sum()), num_seen + len(labels)
+        entry = {
+            "epoch": epoch,
+            "lr": lr,
+            "loss": sum(losses) / len(losses),
+            "train": 100 * num_correct / max(num_seen, 1),
+        }
+        if self.val is not None:
+            entry["val"] = self._validate()
+        progress.history.append(entry)
+        progress.epoch += 1
+        if self.val is None or entry["val"] > progress.best_accuracy:
+            progress.best_accuracy, progress.best_epoch = entry.get("val", -1.0), epoch
+            save_checkpoint(self.folder / BEST, classifier_state(self.network, self.metadata))
+        self._save()
+
+    def _train_step_(self, batch: Sequence[ClipSample]) -> tuple[float, Tensor, Tensor]:
+        """Loss, answers and labels of a batch; clips that could not be read are left out of it and noted."""
+        errors = {self.data.records[clip.video].video_id: clip.error for clip in batch if clip.error}
+        self.progress.errors |= errors
+        readable = [clip for clip in batch if not clip.error]
+        if len(readable) < 2:
+            raise RuntimeError(f"{len(errors)} of {len(batch)} clips of a batch could not be read: {errors}")
+        views = torch.stack([self.data.to_view(clip, self._device) for clip in readable])
+        labels = torch.tensor([clip.label for clip in readable], device=self._device)
+        with autocast(self.config.precision, self._device):
+            scores = self.network(views)
+        loss = F.cross_entropy(scores.float(), labels)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise RuntimeError(f"the loss is {value} in epoch {self.progress.epoch}: a smaller lr may help")
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return value, scores.argmax(1), labels
+
+    def _validate(self) -> float:
+        assert self.val is not None
+        predictions = predict_videos(self.network, self.val, num_workers=0, device=self._device)
+        self.progress.errors |= {self.val.records[i].video_id: reason for i, reason in predictions.errors.items()}
+        labels = torch.tensor([self.val.records[number].label for number in predictions.indices])
+        return 100 * float((predictions.probabilities.argmax(1) == labels).double().mean())
+
+    def _save(self) -> None:
+        values: dict[str, Any] = classifier_state(self.network, self.metadata)
+        values |= {"optimizer": self.optimizer.state_dict(), "progress": asdict(self.progress)}
+        save_checkpoint(self.folder / LAST, {**values, "fingerprint": self._fingerprint})
+
+    def _resume_(self) -> None:
+        """Takes up what lies in the folder, if it is a training of exactly this kind."""
+        path = self.folder / LAST
+        if not path.is_file():
+            return
+        values = load_checkpoint(path, self._device)
+        if values.get("fingerprint") != self._fingerprint:
+            raise FileExistsError(
+                f"{self.folder} holds a training with other settings, weights or clips; "
+                "name another folder, or --force to begin anew"
+            )
+        load_classifier_state_(self.network, values)
+        self.optimizer.load_state_dict(values["optimizer"])
+        self.progress = TrainProgress(**values["progress"])
+        logger.info("continuing %s after epoch %d of %d", self.folder, self.progress.epoch, self.config.epochs)

@@ -1,0 +1,1 @@
+"""How each family of checkpoint files names its tensors: one module per family."""

@@ -1,0 +1,72 @@
+"""Our own two formats.
+
+The exchange file is safetensors: `encoder.*`, optionally `projector.*`, and the metadata as JSON in the header entry
+`covid_cmsf`. The training checkpoint is a torch file that `weights_only=True` can read:
+
+    {"format": 1, "encoder": {metadata}, "state": {"online.encoder.*", "online.projector.*", ...}, ...}
+
+Training may put more beside these three and more into `state`; reading an encoder looks at nothing else.
+"""
+
+from pathlib import Path
+
+from safetensors.torch import save
+from torch import nn
+
+from covid_cmsf.files import atomic_path
+from covid_cmsf.models.checkpoints.layout import Branch, CheckpointLayout
+from covid_cmsf.models.checkpoints.metadata import FORMAT, EncoderMetadata, parse_metadata
+from covid_cmsf.models.checkpoints.reader import CheckpointFile
+from covid_cmsf.models.encoder import Encoder
+
+HEADER_KEY = "covid_cmsf"
+
+
+def identity_key(native_key: str) -> tuple[str, ...]:
+    return (native_key,)
+
+
+EXCHANGE_LAYOUT = CheckpointLayout(
+    name="covid-cmsf encoder",
+    branches=(Branch("online", "encoder", "encoder.", "projector."),),
+    file_keys=identity_key,
+    has_metadata=True,
+)
+CHECKPOINT_LAYOUT = CheckpointLayout(
+    name="covid-cmsf training checkpoint",
+    branches=tuple(
+        Branch(name, name, f"{name}.encoder.", f"{name}.projector.") for name in ("online", "target", "guide")
+    ),
+    file_keys=identity_key,
+    has_metadata=True,
+)
+
+
+def native_layout(file: CheckpointFile) -> CheckpointLayout | None:
+    """Which of our formats a file has, by its outside; None when it is somebody else's."""
+    if file.header is not None and HEADER_KEY in file.header:
+        return EXCHANGE_LAYOUT
+    return CHECKPOINT_LAYOUT if {"format", "encoder", "state"} <= file.values.keys() else None
+
+
+def file_metadata(file: CheckpointFile) -> EncoderMetadata:
+    """The metadata inside one of our files."""
+    if file.header is not None:
+        return parse_metadata(file.header[HEADER_KEY], location=str(file.path))
+    if file.values["format"] != FORMAT:
+        raise ValueError(f"{file.path} has format {file.values['format']!r}; this version reads format {FORMAT}")
+    return parse_metadata(file.values["encoder"], location=str(file.path))
+
+
+def save_encoder(
+    path: Path, encoder: Encoder, metadata: EncoderMetadata, *, projector: nn.Module | None = None
+) -> None:
+    """Writes the exchange file. The metadata must describe this encoder."""
+    assert metadata.encoder == encoder.name and metadata.in_channels == encoder.in_channels
+    assert (metadata.projector is not None) == (projector is not None)
+    state = {f"encoder.{key}": tensor for key, tensor in encoder.state_dict().items()}
+    if projector is not None:
+        state |= {f"projector.{key}": tensor for key, tensor in projector.state_dict().items()}
+    contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in state.items()}
+    with atomic_path(Path(path)) as temporary:
+        temporary.write_bytes(save(contiguous, metadata={HEADER_KEY: metadata.model_dump_json()}))

@@ -1,0 +1,28 @@
+"""ResNets of MSF, CMSF, MoCo v2 and BYOL-like programs: torchvision's names behind a prefix, `fc` as projector.
+
+`module.` (DataParallel) is gone before this table is asked, wherever it stood.
+"""
+
+from covid_cmsf.models.checkpoints.formats.torchvision import resnet_keys
+from covid_cmsf.models.checkpoints.layout import Branch, CheckpointLayout
+
+# The file's name -> ours
+NETWORKS = {
+    "encoder_q": "online",  # MSF, CMSF, MoCo v2
+    "encoder_t": "target",  # CMSF
+    "encoder_k": "target",  # MoCo v2
+    "online_encoder": "online",  # BYOL-like
+    "target_encoder": "target",
+    "online_network": "online",
+    "target_network": "target",
+    "base_encoder": "online",  # MoCo v3
+    "momentum_encoder": "target",
+    "backbone": "online",
+}
+
+PRETRAINING_LAYOUT = CheckpointLayout(
+    name="self-supervised ResNet (MSF, CMSF, MoCo v2, BYOL)",
+    branches=tuple(Branch(ours, theirs, f"{theirs}.", f"{theirs}.fc.") for theirs, ours in NETWORKS.items()),
+    file_keys=resnet_keys,
+    allowed_extra=("fc.",),
+)

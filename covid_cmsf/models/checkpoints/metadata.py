@@ -1,0 +1,78 @@
+"""The metadata of an encoder: what one must know to use its weights. It travels in the file beside them."""
+
+import json
+
+from pydantic import Field, model_validator
+
+from covid_cmsf.config import Config, validate
+from covid_cmsf.models.encoder import Size
+from covid_cmsf.models.heads import HeadLayout
+
+FORMAT = 1
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+class EncoderMetadata(Config):
+    """Name, input and origin of an encoder; `mean` and `std` are of pixels from 0 to 1, one a channel."""
+
+    format: int = FORMAT
+    encoder: str
+    in_channels: int = Field(ge=1)
+    input_size: Size  # (T, H, W)
+    stride: int = Field(default=1, ge=1)  # frames from one to the next
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    modality: str = "unknown"
+    bn_eps: float = Field(gt=0)
+    trained: str = "unknown"
+    projector: HeadLayout | None = None
+
+    @model_validator(mode="after")
+    def _check_channels(self) -> "EncoderMetadata":
+        if not len(self.mean) == len(self.std) == self.in_channels:
+            raise ValueError(
+                f"{self.in_channels} channels need as many values in mean and std, "
+                f"not {len(self.mean)} and {len(self.std)}"
+            )
+        if min(self.std) <= 0 or min(self.input_size) < 1:
+            raise ValueError(f"std {self.std} and input_size {self.input_size} must be above 0")
+        return self
+
+
+def parse_metadata(values: object, *, location: str) -> EncoderMetadata:
+    """The metadata from a mapping or its JSON text; ValueError naming `location` when it is not one we read."""
+    if isinstance(values, str):
+        try:
+            values = json.loads(values)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{location}: the encoder metadata is not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{location}: the encoder metadata must be a mapping, not a {type(values).__name__}")
+    version = values.get("format", FORMAT)
+    if version != FORMAT:
+        raise ValueError(f"{location} has format {version!r}; this version reads format {FORMAT}")
+    return validate(EncoderMetadata, values, origin=location)
+
+
+def override_metadata(
+    metadata: EncoderMetadata,
+    *,
+    modality: str | None = None,
+    trained: str | None = None,
+    input_size: Size | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+) -> EncoderMetadata:
+    """The metadata with what the user knows better; None leaves a field as it is."""
+    given = {"modality": modality, "trained": trained, "input_size": input_size, "mean": mean, "std": std}
+    updates = {field: value for field, value in given.items() if value is not None}
+    return validate(EncoderMetadata, {**metadata.model_dump(), **updates}, origin="the command line")
+
+
+def parse_channel_values(text: str) -> tuple[float, ...]:
+    """`0.5,0.25` -> (0.5, 0.25): one value a channel."""
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a list of numbers such as 0.5,0.25") from None

@@ -1,0 +1,99 @@
+"""Reads a weights file without running anything in it: what is in there, under which names.
+
+Every way a file can be bad has its own message. Two formats are read: torch's (zip, and the older one before
+torch 1.6) with the restricted unpickler, and safetensors.
+"""
+
+import argparse
+import pickle
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+# Holds attributes and nothing else; the official MSF and CMSF code keeps its command line in one of these.
+SAFE_GLOBALS: list[Any] = [argparse.Namespace]
+ZIP_MAGIC, PICKLE_MAGIC = b"PK\x03\x04", b"\x80"
+# What unpickling a damaged file can end in.
+READ_ERRORS = (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, OSError, struct.error)
+DAMAGED_HINT = "copy or download it again"
+
+
+@dataclass(frozen=True)
+class CheckpointFile:
+    """What the outermost mapping of the file holds; `header` is the metadata of a safetensors file."""
+
+    path: Path
+    values: Mapping[str, Any]
+    header: Mapping[str, str] | None = None
+
+
+def read_checkpoint_file(path: Path) -> CheckpointFile:
+    """The contents of a torch or safetensors file, on the CPU; never executes code that it contains."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory; give a weights file inside it")
+    if not path.is_file():
+        raise FileNotFoundError(f"no weights file {path}")
+    with path.open("rb") as file:
+        start = file.read(16)
+    if not start:
+        raise ValueError(f"{path} is empty (0 bytes): {DAMAGED_HINT}")
+    # Safetensors start with the length of their header, whose first byte may look like a pickle's: ask for it first.
+    if start[8:9] == b"{":
+        return _read_safetensors(path)
+    if start.startswith((ZIP_MAGIC, PICKLE_MAGIC)):
+        return CheckpointFile(path, _as_mapping(path, _read_torch(path)))
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    guess = (
+        "it looks like a web page, so the download failed"
+        if start.lstrip()[:1] == b"<"
+        else f"it starts with {start!r}"
+    )
+    raise ValueError(f"{path} is not a weights file: {guess}; torch files (.pt, .pth, .tar) and .safetensors are read")
+
+
+def _read_safetensors(path: Path) -> CheckpointFile:
+    try:
+        with safe_open(path, framework="pt") as file:
+            values = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+            return CheckpointFile(path, values, file.metadata() or {})
+    except SafetensorError as error:
+        raise ValueError(f"{path} is a truncated or damaged safetensors file ({error}): {DAMAGED_HINT}") from None
+
+
+def _read_torch(path: Path) -> object:
+    try:
+        with torch.serialization.safe_globals(SAFE_GLOBALS):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(_unsafe_message(path, str(error))) from None
+    except READ_ERRORS as error:
+        if "TorchScript" in str(error):
+            raise ValueError(f"{path} is a TorchScript program, not weights; save its state_dict() instead") from None
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} is a truncated or damaged torch file ({first_line}): {DAMAGED_HINT}") from None
+
+
+def _unsafe_message(path: Path, message: str) -> str:
+    """Why the restricted unpickler stopped, and what to do about it."""
+    unsafe = re.search(r"GLOBAL ([\w.]+)", message)
+    if unsafe is None:
+        return f"{path} is not a torch file that can be read safely ({message.splitlines()[0]})"
+    return (
+        f"{path} wants to run {unsafe.group(1)!r} while it is read, so it is refused: weights need no code. "
+        "If you trust where it comes from, save only its tensors again with the program that wrote it: "
+        "torch.save(model.state_dict(), ...) or safetensors"
+    )
+
+
+def _as_mapping(path: Path, contents: object) -> Mapping[str, Any]:
+    if not isinstance(contents, Mapping):
+        raise ValueError(f"{path} holds a {type(contents).__name__}, not a state dict or a checkpoint")
+    return {str(key): value for key, value in contents.items()}

@@ -1,0 +1,227 @@
+"""What can be chosen about a report."""
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from covid_cmsf import __version__
+from covid_cmsf.clips.flow_color import color_wheel_image
+from covid_cmsf.files import write_text_atomic
+from covid_cmsf.report.comparison import compare
+from covid_cmsf.report.curves import build_lines, draw_curve_figures
+from covid_cmsf.report.dataset_summary import sample_records, summarize_dataset
+from covid_cmsf.report.file_watch import FileCache, Stamp, read_input_stamps
+from covid_cmsf.report.gallery import Gallery, build_gallery
+from covid_cmsf.report.noisy_gallery import noisy_galleries
+from covid_cmsf.report.page_data import (
+    add_thumbnail_names_,
+    choose_thumbnails,
+    curve_values,
+    data_script,
+    existing_figures,
+    plan_values,
+    thumbnail_notes,
+    write_data,
+)
+from covid_cmsf.report.provenance import plan_provenance
+from covid_cmsf.report.ranking import RankedStage, has_umap, rank_stage
+from covid_cmsf.report.runs import PlanRun, StageRun, read_runs
+from covid_cmsf.report.thumbnails import STYLES, ClipCollections, ThumbnailSet, make_thumbnails
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """As the command line has them."""
+
+    num_queries: int = 60
+    num_neighbors: int = 8
+    always_shown: tuple[str, ...] = ()  # ids of videos that the gallery shows, whatever is drawn
+    clips: str | None = None  # where the clips are now, if not where they were
+    megabytes: float = 25.0  # of the whole folder
+    workers: int = 2
+    umap: bool = True  # where it is installed
+    pictures: bool = True
+    seed: int = 0
+
+
+# The folder of a report: the page, its scripts, and the plotting library, copied so that nothing is fetched.
+
+METADATA_FILE = "report.json"  # says that a folder is a report, and of what
+PLOTLY = "plotly-cartesian.min.js"  # lines, bars, heat maps: a third of the whole library, and faster to start
+# V8 then compiles all of it on a thread beside the page's: measured, the first chart stands after 1.1 s, not 1.6 s.
+COMPILE_HINT = b"//# allFunctionsCalledOnLoad\n"
+
+
+def prepare_folder(out: Path) -> None:
+    """Makes the folder; ValueError when it is there and is something else than an earlier report."""
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"{out} is a file; --out names a folder")
+    if out.is_dir() and any(out.iterdir()) and not (out / METADATA_FILE).is_file():
+        raise ValueError(f"{out} is not empty and not a report; give --out a new folder")
+    for name in ("assets", "data", "pictures", "figures"):
+        (out / name).mkdir(parents=True, exist_ok=True)
+
+
+def copy_page(out: Path) -> None:
+    """index.html and assets/."""
+    folder = files("covid_cmsf.report") / "assets"
+    for entry in folder.iterdir():
+        if entry.name.endswith((".css", ".js")):
+            _copy(entry.read_bytes(), out / "assets" / entry.name)
+    _copy((folder / "page.html").read_bytes(), out / "index.html")
+    library = files("covid_cmsf.report") / "vendor" / PLOTLY
+    _copy(COMPILE_HINT + library.read_bytes(), out / "assets" / PLOTLY)
+    Image.fromarray(color_wheel_image(96)).save(out / "assets" / "wheel.png")
+
+
+def write_metadata(out: Path, values: dict[str, Any]) -> None:
+    """What the report is of; the last thing that is written."""
+    write_text_atomic(out / METADATA_FILE, json.dumps(values, indent=1) + "\n")
+
+
+def read_metadata(out: Path) -> dict[str, Any]:
+    """What `write_mark` wrote; FileNotFoundError where there is no report."""
+    path = out / METADATA_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"no report in {out}; say of what: covid-cmsf report RUN_OR_PLAN --out {out}")
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values
+
+
+def _copy(data: bytes, path: Path) -> None:
+    if not path.is_file() or path.read_bytes() != data:
+        path.write_bytes(data)
+
+
+# Puts a report together: folders in, a page out.
+
+logger = logging.getLogger(__name__)
+Data = dict[str, Any]
+
+
+class Report:
+    """A report that can be written again while training goes on; what has not changed is not computed again."""
+
+    def __init__(self, paths: Sequence[Path], out: Path, options: ReportOptions) -> None:
+        self.paths, self.out, self.options = list(paths), out, options
+        self.opened = ClipCollections(options.clips)
+        self.input_stamps: dict[Path, Stamp] = {}  # of the files that it was last made from
+        self._cache = FileCache()
+        self._datasets: dict[str, Data] = {}
+        self._style_name = ""
+
+    def write(self, *, live: float = 0.0, figures: bool = True) -> Data:
+        """Writes the folder and returns what its mark says.
+
+        `live` is the number of seconds between the page's looks for newer data; 0: it never looks. Without `figures`
+        those that are there are left.
+        """
+        input_stamps = read_input_stamps(self.paths)  # before they are read: what changes meanwhile is noticed
+        plans = read_runs(self.paths)
+        prepare_folder(self.out)
+        copy_page(self.out)
+        notes = [note for plan in plans for stage in plan.stages for note in stage.notes]
+        lines = build_lines(plans)
+        drawn = draw_curve_figures(lines, self.out / "figures") if figures else existing_figures(self.out / "figures")
+        gallery = [self._build_gallery(plan, notes) for plan in plans]
+        self._check_chosen(gallery)
+        data: Data = {
+            "report": {
+                "software": f"covid-cmsf {__version__}",
+                "written": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+                "live": live,
+                "umap": has_umap(),
+                "plans": plan_values(plans, gallery),
+                "comparison": compare(plans) if len(plans) > 1 else None,
+                "curves": curve_values(lines, drawn),
+                "noisy": self._noisy(plans, notes),
+                "data": [self._clips(address) for address in dict.fromkeys(plan.clips for plan in plans) if address],
+            },
+            "provenance": [{"name": plan.name, **plan_provenance(plan)} for plan in plans],
+        }
+        for number, one in enumerate(gallery):
+            if one is not None:
+                data[f"gallery-{number}"] = one.values()
+                data[f"neighbors-{number}"] = one.neighbors()
+                data[f"map-{number}"] = one.maps()
+        pictures = self._pictures(plans, gallery, data)
+        add_thumbnail_names_(data, plans, pictures)
+        data["report"]["notes"] = [*notes, *thumbnail_notes(pictures, self.opened)]
+        self.input_stamps = input_stamps
+        return self._finish(write_data(self.out / "data", data), data["report"]["notes"])
+
+    def _build_gallery(self, plan: PlanRun, notes: list[str]) -> Gallery | None:
+        gallery, new_notes = build_gallery(
+            plan.first_seed.stages,
+            self._rank,
+            num_shown=self.options.num_queries,
+            num_neighbors=self.options.num_neighbors,
+            always_shown=self.options.always_shown,
+            seed=self.options.seed,
+        )
+        notes += [f"{plan.name}: {note}" for note in new_notes]
+        return gallery
+
+    def _check_chosen(self, gallery: Sequence[Gallery | None]) -> None:
+        known = {video_id for one in gallery if one is not None for video_id in one.ids[: one.num_queries]}
+        missing = [video_id for video_id in self.options.always_shown if known and video_id not in known]
+        if missing:
+            raise ValueError(f"--query {missing[0]!r} is no test video of these plans; one is {min(known)!r}")
+
+    def _rank(self, stage: StageRun) -> RankedStage:
+        assert stage.features is not None
+        umap = self.options.umap and has_umap()
+        return self._cache.get("ranked", stage.features, lambda: rank_stage(stage, umap=umap))
+
+    def _noisy(self, plans: Sequence[PlanRun], notes: list[str]) -> list[Data]:
+        if not self.options.pictures:
+            return []
+        galleries, new_notes = noisy_galleries(plans, self.out / "pictures")
+        notes += new_notes
+        return galleries
+
+    def _clips(self, address: str) -> Data:
+        if address not in self._datasets:
+            opened = self.opened.get(address)
+            dataset: Data = {"address": address}
+            if opened is None:
+                dataset["problem"] = self.opened.reasons[address]
+            else:
+                samples = sample_records(opened[0].records)
+                dataset |= summarize_dataset(opened[0])
+                dataset["samples"] = [{"id": one.video_id, "class": one.class_name} for one in samples]
+            self._datasets[address] = dataset
+        return self._datasets[address]
+
+    def _pictures(self, plans: Sequence[PlanRun], gallery: Sequence[Gallery | None], data: Data) -> ThumbnailSet:
+        """In the space that everything else leaves; the style stays while a report is written again and again."""
+        if not self.options.pictures:
+            return ThumbnailSet("")
+        fixed = [path for name in ("assets", "figures") for path in (self.out / name).iterdir()]
+        used = sum(path.stat().st_size for path in fixed) + sum(len(data_script(*item)) for item in data.items())
+        wanted = choose_thumbnails(plans, gallery, data["report"]["data"])
+        budget = max(0.0, self.options.megabytes * 1e6 - used - 45.0 * len(wanted))  # their names stand in the data
+        style = next((one for one in STYLES if one.name == self._style_name), None)
+        out = self.out / "pictures"
+        made = make_thumbnails(wanted, self.opened, out, budget=budget, workers=self.options.workers, style=style)
+        self._style_name = made.folder
+        return made
+
+    def _finish(self, version: str, notes: list[str]) -> Data:
+        metadata = {
+            "software": f"covid-cmsf {__version__}",
+            "paths": [str(path.resolve()) for path in self.paths],
+            "options": asdict(self.options),
+            "version": version,
+            "notes": notes,
+            "bytes": sum(path.stat().st_size for path in self.out.rglob("*") if path.is_file()),
+        }
+        write_metadata(self.out, metadata)
+        return metadata

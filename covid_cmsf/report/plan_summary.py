@@ -1,0 +1,184 @@
+"""The table of a plan in the paper's shape, from whatever its stages have written, finished or not."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covid_cmsf.cotrain.graph import Stage
+from covid_cmsf.cotrain.plan import EvaluationConfig
+from covid_cmsf.cotrain.table import Row, mean_over_seeds, table_rows
+from covid_cmsf.report.runs import PlanRun, SeedRun, StageRun
+from covid_cmsf.training.config import RuntimeConfig
+from covid_cmsf.views.config import ViewConfig
+
+RESULT_KEYS = ("r1", "linear", "seconds", "r1_interval", "effective_rank")
+
+
+def plan_rows(plan: PlanRun) -> list[Row]:
+    """A row a stage, with `state` and `done_fraction`; mean and spread where there are several seeds."""
+    chance = plan.config is not None and "chance" in plan.config.baselines
+    tables = [_seed_rows(plan, one, chance=chance) for one in plan.seeds]
+    rows = mean_over_seeds(tables) if len(tables) > 1 else tables[0]
+    for row, *others in zip(rows, *tables, strict=True):
+        states = {one["state"] for one in others}
+        row["state"] = states.pop() if len(states) == 1 else "begun"
+        row["done_fraction"] = sum(one["done_fraction"] for one in others) / len(others)
+    return rows
+
+
+def _seed_rows(plan: PlanRun, one: SeedRun, *, chance: bool) -> list[Row]:
+    stages = [_to_stage(plan, stage, number) for number, stage in enumerate(one.stages, start=1)]
+    rows = table_rows(stages, chance=chance)
+    written_rows = _read_table(plan.folder)
+    for row, stage in zip(rows[chance:], one.stages, strict=True):
+        row |= _result_columns(stage)
+        row |= {"state": stage.state, "done_fraction": stage.done_fraction, "kind": stage.kind}
+        if stage.config is None and stage.spec.trains:  # its training file is known once it has begun
+            written = written_rows.get(stage.name, {})
+            model = stage.spec.model or written.get("model") or "not begun"
+            row |= {
+                "model": model,
+                "modality": stage.modality or written.get("modality"),
+                "epochs": written.get("epochs"),
+            }
+        if plan.config is None:
+            row |= _run_columns(stage)
+    if chance:
+        value = next((stage.result["chance"] for stage in one.stages if "chance" in stage.result), None)
+        rows[0] |= {"r1": value, "linear": value, "state": "done", "done_fraction": 1.0, "kind": "baseline"}
+    return rows
+
+
+def _result_columns(stage: StageRun) -> dict[str, Any]:
+    """From stage.json; of a single run from the results that stand in its folder."""
+    columns = {name: stage.result.get(name) for name in RESULT_KEYS}
+    if not stage.result:
+        columns["r1"] = stage.retrieval.get("recall", {}).get("1")
+        columns["r1_interval"] = stage.retrieval.get("interval", {}).get("1")
+        columns["linear"] = stage.linear.get("scores", {}).get("top1")
+        columns["seconds"] = stage.summary.get("progress", {}).get("seconds")
+        columns["effective_rank"] = stage.retrieval.get("effective_rank")
+    columns["linear_interval"] = stage.linear.get("scores", {}).get("interval")
+    columns["recall"] = stage.retrieval.get("recall")
+    return columns
+
+
+def _run_columns(stage: StageRun) -> dict[str, Any]:
+    """What a run that is no plan's stage starts from and is guided by: files."""
+    if stage.config is None:
+        return {}
+    guides = [guide.weights for guide in stage.config.guides]
+    start = stage.config.init
+    protocol = stage.retrieval.get("protocol")
+    return {"init": start, "constraint": ", ".join(guides) or None, "protocol": protocol}
+
+
+def _to_stage(plan: PlanRun, stage: StageRun, number: int) -> Stage:
+    """As the planner has it, to be put into words by the planner's own table."""
+    spec, config = stage.spec, stage.config
+    return Stage(
+        spec,
+        number,
+        stage.folder,
+        modality=stage.modality or "",
+        config=config,
+        needs=(),
+        key="",
+        clips="",
+        split="",
+        views=ViewConfig(),
+        seed=0,
+        evaluation=plan.config.evaluation if plan.config is not None else EvaluationConfig(),
+        runtime=RuntimeConfig(),
+    )
+
+
+def _read_table(folder: Path) -> dict[str, Row]:
+    """The table that the plan wrote when it last ended, by stage."""
+    path = folder / "table.json"
+    if not path.is_file():
+        return {}
+    try:
+        return {row["stage"]: row for row in json.loads(path.read_text(encoding="utf-8"))}
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return {}
+
+
+# Where the stages of a plan stand in its picture: a column a step, a lane a modality, rounds where the lanes meet.
+
+
+@dataclass(frozen=True)
+class Node:
+    """A stage at (column, row); rows count from the top over all lanes."""
+
+    stage: str
+    column: int
+    row: int
+    lane: int
+
+
+@dataclass(frozen=True)
+class Edge:
+    """`kind` is init or guide."""
+
+    start: str
+    end: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Lanes have a name (the modality) and the number of their rows."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    lanes: tuple[tuple[str, int], ...]
+    num_columns: int
+
+
+def plan_layout(stages: Sequence[StageRun]) -> Layout:
+    """All stages; those that need nothing are in column 0, others one to the right of the last that they need.
+
+    In the first lane rounds stand at the bottom, in all others at the top, so that guides cross no other stage.
+    """
+    columns: dict[str, int] = {}
+    for stage in stages:
+        needs = [name for name in (stage.spec.init, *stage.spec.guides) if name in columns]
+        columns[stage.name] = 1 + max((columns[name] for name in needs), default=-1)
+    lanes = list(dict.fromkeys(stage.modality or "" for stage in stages))
+    nodes: list[Node] = []
+    heights: list[tuple[str, int]] = []
+    top = 0
+    for lane, name in enumerate(lanes):
+        lane_stages = [stage for stage in stages if (stage.modality or "") == name]
+        rows = _assign_rows([(columns[stage.name], _row_priority(stage)) for stage in lane_stages])
+        height = 1 + max(rows)
+        for stage, row in zip(lane_stages, rows, strict=True):
+            final_row = height - 1 - row if lane == 0 and len(lanes) > 1 else row
+            nodes.append(Node(stage.name, columns[stage.name], top + final_row, lane))
+        heights.append((name, height))
+        top += height
+    edges = [Edge(stage.spec.init, stage.name, "init") for stage in stages if stage.spec.init in columns]
+    edges += [Edge(guide, stage.name, "guide") for stage in stages for guide in stage.spec.guides if guide in columns]
+    return Layout(tuple(nodes), tuple(edges), tuple(heights), 1 + max(columns.values()))
+
+
+def _row_priority(stage: StageRun) -> int:
+    """Rounds keep row 0 for themselves; starts and controls come after, baselines last."""
+    return {"round": 0, "pretrain": 1, "control": 1, "baseline": 2}[stage.kind]
+
+
+def _assign_rows(cells: Sequence[tuple[int, int]]) -> list[int]:
+    """A free row for each (column, lowest row wanted)."""
+    lowest = min(rank for _, rank in cells)
+    taken: set[tuple[int, int]] = set()
+    rows = [0] * len(cells)
+    for index in sorted(range(len(cells)), key=lambda i: cells[i][1]):
+        column, row = cells[index][0], cells[index][1] - lowest
+        while (column, row) in taken:
+            row += 1
+        taken.add((column, row))
+        rows[index] = row
+    return rows

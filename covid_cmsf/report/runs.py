@@ -1,0 +1,248 @@
+"""The folder of one stage, or of one training run, read as far as it is there: half-finished ones too."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from covid_cmsf.config import deep_update, validate
+from covid_cmsf.cotrain.executor import seed_dir
+from covid_cmsf.cotrain.plan import PlanConfig, StageConfig
+from covid_cmsf.cotrain.rounds import expand_stages
+from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.training.monitor import last_metrics
+from covid_cmsf.training.run_dir import CONFIG_FILE
+
+Values = dict[str, Any]
+Kind = Literal["pretrain", "round", "control", "baseline"]
+FEATURES = "features.safetensors"
+ORDER: tuple[Kind, ...] = (
+    "pretrain",
+    "round",
+    "control",
+    "baseline",
+)  # how stages of one modality are put side by side
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """What a stage is and what it has written so far. Mappings are empty where their file is not there yet."""
+
+    spec: StageConfig
+    folder: Path
+    config: TrainConfig | None  # None where nothing is trained, or where nobody knows yet
+    raw_config: Values = field(default_factory=dict)  # config.yaml
+    result: Values = field(default_factory=dict)  # stage.json
+    retrieval: Values = field(default_factory=dict)
+    linear: Values = field(default_factory=dict)
+    summary: Values = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of the stage, and of its folder."""
+        return self.spec.name
+
+    @property
+    def modality(self) -> str | None:
+        """What the network sees; None while nobody knows."""
+        return self.config.modality if self.config is not None else self.spec.modality
+
+    @property
+    def kind(self) -> Kind:
+        """Its part in the plan: rounds are guided, controls go on from a start without a guide."""
+        if not self.spec.trains:
+            return "baseline"
+        if self.spec.guides:
+            return "round"
+        return "control" if self.spec.init else "pretrain"
+
+    @property
+    def features(self) -> Path | None:
+        """Its features file, where there is one."""
+        path = self.folder / FEATURES
+        return path if path.is_file() else None
+
+    @property
+    def state(self) -> str:
+        """done, begun or waiting."""
+        if self.result or (self.summary and not (self.folder / "stage.key").is_file()):
+            return "done"
+        return "begun" if last_metrics(self.folder / "metrics.jsonl") or self.raw_config else "waiting"
+
+    @property
+    def done_fraction(self) -> float:
+        """Of its training, 0 to 1."""
+        if self.state == "done":
+            return 1.0
+        line = last_metrics(self.folder / "metrics.jsonl")
+        if line is None or self.config is None:
+            return 0.0
+        return min(1.0, (line["epoch"] + 1) / self.config.schedule.epochs)
+
+
+def read_stage(spec: StageConfig, folder: Path, plan: PlanConfig | None = None) -> StageRun:
+    """The stage in `folder`, which need not exist yet; then its settings are what the plan says."""
+    notes: list[str] = []
+    raw_config = _yaml(folder / CONFIG_FILE)
+    return StageRun(
+        spec,
+        folder,
+        _train_config(spec, raw_config, plan, notes, folder),
+        raw_config,
+        result=read_json(folder / "stage.json", notes),
+        retrieval=read_json(folder / "retrieval.json", notes),
+        linear=read_json(folder / "linear.json", notes),
+        summary=read_json(folder / "summary.json", notes),
+        notes=tuple(notes),
+    )
+
+
+def read_json(path: Path, notes: list[str]) -> Values:
+    """The mapping in a file; empty where there is none. A damaged file is noted."""
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        notes.append(f"{path} is damaged ({error})")
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _yaml(path: Path) -> Values:
+    values = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return values if isinstance(values, dict) else {}
+
+
+def _train_config(
+    spec: StageConfig, raw_config: Values, plan: PlanConfig | None, notes: list[str], folder: Path
+) -> TrainConfig | None:
+    """Those in the folder, else those that the plan itself holds; a plan's `config` file is known only once begun."""
+    if not spec.trains:
+        return None
+    values = raw_config or (_planned_values(spec, plan) if plan is not None and spec.config is None else {})
+    try:
+        return validate(TrainConfig, values, origin=str(folder / CONFIG_FILE)) if values else None
+    except ValueError as error:
+        notes.append(f"the settings of {spec.name} cannot be read by this version: {error}")
+        return None
+
+
+def _planned_values(spec: StageConfig, plan: PlanConfig) -> Values:
+    values: Values = {}
+    for layer in (plan.defaults, spec.overrides, {"method": spec.method} if spec.method else {}):
+        deep_update(values, json.loads(json.dumps(layer)))  # a copy, all the way down
+    values |= {"modality": spec.modality} if spec.modality else {}
+    values |= {"init": spec.init} if spec.init else {}
+    if spec.epochs is not None:
+        deep_update(values, {"schedule": {"epochs": spec.epochs}})
+    if spec.guides:
+        other = next((name for name in plan.modalities if name != spec.modality), "rgb")
+        values["guides"] = [{"weights": name, "modality": other} for name in spec.guides]
+    return values
+
+
+# What a report is about: folders of plans (of one or several seeds) and of single training runs.
+
+PLAN_FILE = "plan.json"
+
+
+@dataclass(frozen=True)
+class SeedRun:
+    """The stages of one seed; `seed` is None where the plan does not name any."""
+
+    seed: int | None
+    stages: tuple[StageRun, ...]
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """A plan with its stages, or a single run: then `config` is None and there is one stage."""
+
+    name: str  # unique in a report
+    folder: Path
+    config: PlanConfig | None
+    seeds: tuple[SeedRun, ...]
+
+    @property
+    def first_seed(self) -> SeedRun:
+        """The first seed that has features, else the first: pictures and maps are of this one."""
+        with_features = [one for one in self.seeds if any(stage.features for stage in one.stages)]
+        return (with_features or self.seeds)[0]
+
+    @property
+    def stages(self) -> tuple[StageRun, ...]:
+        """Of all seeds."""
+        return tuple(stage for one in self.seeds for stage in one.stages)
+
+    @property
+    def clips(self) -> str | None:
+        """The address of the clips that it was measured on."""
+        if self.config is not None and self.config.evaluation.clips is not None:
+            return self.config.evaluation.clips
+        for stage in self.stages:
+            if stage.config is not None or stage.raw_config.get("clips"):
+                return str(stage.raw_config.get("clips") or (stage.config and stage.config.clips))
+        return str(self.config.defaults["clips"]) if self.config and "clips" in self.config.defaults else None
+
+
+def read_runs(paths: Sequence[Path]) -> list[PlanRun]:
+    """The plans and runs in these folders; ValueError or FileNotFoundError says which one is neither."""
+    names = unique_names(paths)
+    return [read_run(path, name) for path, name in zip(paths, names, strict=True)]
+
+
+def read_run(path: Path, name: str) -> PlanRun:
+    """A plan's folder, the folder of one of its seeds, or a run's."""
+    if not path.is_dir():
+        raise FileNotFoundError(
+            f"no folder {path}; give the folder of a plan (cotrain --out) or of a run (train --out)"
+        )
+    if (path / PLAN_FILE).is_file():
+        plan = _read_plan(path / PLAN_FILE)
+        seeds: tuple[int | None, ...] = plan.seeds or (None,)
+        return PlanRun(name, path, plan, tuple(_read_seed(plan, seed_dir(path, seed), seed) for seed in seeds))
+    seed_folder = re.fullmatch(r"seed-(\d+)", path.resolve().name)
+    if seed_folder and (path.resolve().parent / PLAN_FILE).is_file():
+        plan = _read_plan(path.resolve().parent / PLAN_FILE)
+        return PlanRun(name, path, plan, (_read_seed(plan, path, int(seed_folder[1])),))
+    if (path / "config.yaml").is_file() or (path / "metrics.jsonl").is_file():
+        stage = read_stage(StageConfig(name=_to_stage_name(path.resolve().name)), path)
+        return PlanRun(name, path, None, (SeedRun(None, (stage,)),))
+    raise ValueError(f"{path} is neither the folder of a plan (plan.json) nor of a run (config.yaml, metrics.jsonl)")
+
+
+def unique_names(paths: Sequence[Path]) -> list[str]:
+    """The last parts of the paths, as many as are needed to tell them apart."""
+    full = [path.resolve() for path in paths]
+    if len(set(full)) < len(full):
+        duplicate = next(path for path in full if full.count(path) > 1)
+        raise ValueError(f"{duplicate} is given twice")
+    for depth in range(1, max((len(path.parts) for path in full), default=1) + 1):
+        names = ["/".join(path.parts[-depth:]) for path in full]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in full]
+
+
+def _read_seed(plan: PlanConfig, folder: Path, seed: int | None) -> SeedRun:
+    return SeedRun(seed, tuple(read_stage(spec, folder / spec.name, plan) for spec in expand_stages(plan)))
+
+
+def _read_plan(path: Path) -> PlanConfig:
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    return validate(PlanConfig, values, origin=str(path))
+
+
+def _to_stage_name(name: str) -> str:
+    """Folders may be called anything; stages have plain names."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")
+    return plain or "run"

@@ -1,0 +1,235 @@
+"""The parts of a run, built from its settings. This is the one place where settings become objects."""
+
+import logging
+import random
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from covid_cmsf.methods.base import Method
+from covid_cmsf.methods.contrastive import CoCLR, InfoNCE, SupervisedContrastive
+from covid_cmsf.methods.instance_memory import InstanceMemory
+from covid_cmsf.methods.mean_shift import MeanShift
+from covid_cmsf.methods.memory_bank import MemoryBanks
+from covid_cmsf.methods.supervised import FrzProto, ProtoNW, Xent
+from covid_cmsf.models import HeadLayout
+from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
+from covid_cmsf.models.networks import Network, make_predictor, make_target, network_metadata
+from covid_cmsf.models.precision import compile_
+from covid_cmsf.training import method_config
+from covid_cmsf.training.batchnorm import train_mode_, use_sync_batchnorm
+from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.training.data import TrainData, open_data
+from covid_cmsf.training.distributed import DistributedContext
+from covid_cmsf.training.guides import Guide, load_guides
+from covid_cmsf.training.networks import start_network
+from covid_cmsf.views.modalities import get_modality
+
+logger = logging.getLogger(__name__)
+PREVIOUS = "previous"  # column of the bank: the same videos, as they were embedded at their last visit
+
+
+@dataclass
+class TrainComponents:
+    """What a step works with. `online` is what is called; `network` is the same without its distributed wrapping."""
+
+    data: TrainData
+    network: Network
+    online: nn.Module
+    target: Network | None
+    banks: MemoryBanks | None
+    memory: InstanceMemory | None
+    method: Method
+    guides: list[Guide]
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    generator: torch.Generator  # the same draws in every process
+    metadata: EncoderMetadata
+    init_description: str  # where the weights come from
+    cached: dict[str, Tensor] = field(default_factory=dict)  # guide's column: its views (V, N, D)
+
+
+def build_components(config: TrainConfig, dist: DistributedContext) -> TrainComponents:
+    """Everything on its device; with several processes the online network is wrapped for them."""
+    seed_everything(config.seed)
+    seen = get_modality(config.modality, flow_style=config.views.flow_style)
+    guides = load_guides(config.guides, flow_style=config.views.flow_style)
+    live = dict.fromkeys(chosen.modality for chosen in config.guides if chosen.cache == "none")
+    cached = dict.fromkeys(chosen.modality for chosen in config.guides if chosen.cache != "none")
+    has_target = not isinstance(config.method, method_config.FrzProtoConfig | method_config.XentConfig)
+    target_sees = [*([seen.name] if has_target else []), *live]
+    data = open_data(config, online=[seen.name], target=target_sees, cached=[*cached])
+    head = config.head or HeadLayout(sizes=(encoder_num_features(config.encoder), max(data.num_classes, 1)))
+    encoder, projector, init_description = start_network(
+        config.encoder, in_channels=seen.num_channels, head=head, init=config.init, part=config.init_branch
+    )
+    method = build_method(config.method, num_classes=data.num_classes, size=projector.layout.sizes[-1])
+    check_labels(method, data, config)
+    predictor = make_predictor(projector, encoder) if method.has_predictor else None
+    network = Network(encoder, projector, predictor=predictor, unit_output=method.unit_output)
+    target = make_target(network) if method.has_target else None
+    network, target = _prepare_networks(network, target, config, dist)
+    frames = 1 if seen.single_frame else config.views.length
+    pixels = config.views.frame_size if seen.single_frame else config.views.size
+    metadata = network_metadata(
+        network,
+        input_size=(frames, pixels, pixels),
+        stride=config.views.stride,
+        modality=seen.name,
+        mean=seen.mean,
+        std=seen.std,
+        trained=describe_run(config),
+    )
+    return TrainComponents(
+        data=replace(data, labels=data.labels.to(dist.device)),
+        network=network,
+        online=_wrap_distributed(network, dist),
+        target=target,
+        banks=_build_banks(config, network, guides, dist) if method.has_target else None,
+        memory=_build_memory(method, data, network, dist),
+        method=method.to(dist.device),
+        guides=[guide.to(dist.device) for guide in guides],
+        optimizer=build_optimizer(network, config),
+        scaler=torch.amp.GradScaler(dist.device.type, enabled=config.precision == "fp16"),
+        generator=torch.Generator().manual_seed(config.seed),
+        metadata=metadata,
+        init_description=init_description,
+    )
+
+
+def seed_everything(seed: int) -> None:
+    """All global random numbers, so that the states in checkpoints are the same for the same settings."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def build_method(chosen: method_config.MethodConfig, *, num_classes: int, size: int) -> Method:
+    """The method that the settings name; `size` is the width of the projector's output."""
+    match chosen:
+        case method_config.CmsfConfig():
+            return MeanShift(
+                k=chosen.k,
+                constraint=chosen.constraint,
+                num_candidates=chosen.num_candidates,
+                combine=chosen.combine,
+                include_target=chosen.include_target,
+                include_siblings=chosen.include_siblings,
+            )
+        case method_config.Cmsf2qConfig():
+            return MeanShift(
+                k=chosen.k,
+                constraint="previous",
+                num_candidates=chosen.num_candidates,
+                include_target=chosen.include_target,
+                include_siblings=chosen.include_siblings,
+            )
+        case method_config.CmsfKmConfig():
+            return MeanShift(
+                k=chosen.k,
+                constraint="cluster",
+                include_target=chosen.include_target,
+                include_siblings=chosen.include_siblings,
+            )
+        case method_config.MsfConfig():
+            return MeanShift(k=chosen.k, include_target=chosen.include_target, include_siblings=chosen.include_siblings)
+        case method_config.ByolConfig():
+            return MeanShift(k=1, constraint="self")
+        case method_config.InfoNceConfig():
+            return InfoNCE(
+                temperature=chosen.temperature,
+                exclude_negatives=chosen.exclude_negatives,
+                batch_negatives=chosen.batch_negatives,
+            )
+        case method_config.UberNceConfig():
+            return SupervisedContrastive(temperature=chosen.temperature)
+        case method_config.SupConConfig():
+            return SupervisedContrastive(temperature=chosen.temperature, include_target=chosen.include_target)
+        case method_config.CoClrConfig():
+            return CoCLR(temperature=chosen.temperature, top_k=chosen.top_k, drop_self=chosen.drop_self)
+        case method_config.ProtoNwConfig():
+            return ProtoNW(num_classes=num_classes, temperature=chosen.temperature)
+        case method_config.FrzProtoConfig():
+            return FrzProto(num_classes=num_classes, dim=size, seed=chosen.prototype_seed)
+        case method_config.XentConfig():
+            return Xent()
+
+
+def build_optimizer(network: Network, config: TrainConfig) -> torch.optim.Optimizer:
+    """Adam or SGD over all weights; the predictor is a group of its own, with `factor` times the rate."""
+    chosen = config.optimizer
+    groups = [{"params": [*network.encoder.parameters(), *network.projector.parameters()], "factor": 1.0}]
+    if network.predictor is not None:
+        groups.append({"params": [*network.predictor.parameters()], "factor": chosen.predictor_lr_factor})
+    if chosen.name == "adam":
+        return torch.optim.Adam(groups, lr=chosen.lr, weight_decay=chosen.weight_decay, fused=True)
+    return torch.optim.SGD(
+        groups, lr=chosen.lr, weight_decay=chosen.weight_decay, momentum=chosen.sgd_momentum, fused=True
+    )
+
+
+def check_labels(method: Method, data: TrainData, config: TrainConfig) -> None:
+    """ValueError when a method that learns from labels has none."""
+    if method.uses_labels and bool((data.labels < 0).all()):
+        raise ValueError(f"{config.method.name} learns from labels, and {config.clips} has none")
+
+
+def describe_run(config: TrainConfig) -> str:
+    """`cmsf on flow, 20 epochs`: what the metadata of the weights says."""
+    return f"{config.method.name} on {config.modality}, {config.schedule.epochs} epochs"
+
+
+def encoder_num_features(encoder: str) -> int:
+    """Feature size of an encoder of the zoo, without making its weights."""
+    from covid_cmsf.models import create_encoder
+
+    with torch.device("meta"):
+        return create_encoder(encoder).num_features
+
+
+def _build_banks(config: TrainConfig, network: Network, guides: list[Guide], dist: DistributedContext) -> MemoryBanks:
+    assert isinstance(config.method, method_config.TargetMethodConfig)
+    size = network.projector.layout.sizes[-1]
+    sizes = {"target": size, **{guide.column: guide.size for guide in guides}}
+    if isinstance(config.method, method_config.Cmsf2qConfig):
+        sizes[PREVIOUS] = size
+    labeled_bank_size = 0
+    if isinstance(config.method, method_config.CmsfConfig) and config.method.constraint == "two_bank":
+        labeled_bank_size = config.method.labeled_bank_size
+    return MemoryBanks(config.method.bank_size, sizes, labeled_size=labeled_bank_size).to(dist.device)
+
+
+def _build_memory(method: Method, data: TrainData, network: Network, dist: DistributedContext) -> InstanceMemory | None:
+    if method.memory_kind == "none":
+        return None
+    return InstanceMemory(len(data.views), network.projector.layout.sizes[-1]).to(dist.device)
+
+
+def _prepare_networks(
+    network: Network, target: Network | None, config: TrainConfig, dist: DistributedContext
+) -> tuple[Network, Network | None]:
+    mode = config.batch_norm.mode
+    several_gpus = dist.world_size > 1 and dist.device.type == "cuda"
+    if mode == "sync" and not several_gpus:
+        raise ValueError("batch_norm.mode=sync needs several processes, each with a GPU; try local or frozen")
+    if config.batch_norm.groups > 1 and dist.world_size > 1:
+        raise ValueError("batch_norm.groups imitates several processes in one; there are several")
+    if config.batch_norm.shuffle and config.batch_norm.groups * dist.world_size == 1:
+        logger.warning("batch_norm.shuffle has no effect in one process; batch_norm.groups=2 imitates two")
+    both = [network] if target is None else [network, target]
+    if mode == "sync" or (mode == "auto" and several_gpus):
+        both = [use_sync_batchnorm(one) for one in both]
+    for one in both:
+        one.to(dist.device)
+        train_mode_(one, frozen=mode == "frozen")
+        if config.compile:
+            compile_(one.encoder)
+    return both[0], both[1] if target is not None else None
+
+
+def _wrap_distributed(network: Network, dist: DistributedContext) -> nn.Module:
+    if dist.world_size == 1:
+        return network
+    return nn.parallel.DistributedDataParallel(network, broadcast_buffers=False)

@@ -1,0 +1,82 @@
+"""The processes of a run: one, or several that torchrun started, on one machine or many.
+
+Every process holds the same bank: embeddings are gathered, in the order of the ranks, before they are pushed.
+"""
+
+# b examples of this process, B of all
+
+import atexit
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from covid_cmsf.devices import choose_device
+
+
+@dataclass(frozen=True)
+class DistributedContext:
+    """Which of how many processes this is, and its device."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and talks."""
+        return self.rank == 0
+
+    def gather(self, local: Tensor) -> Tensor:
+        """(b, ...) of each process -> (B, ...) of all, the same everywhere. Carries no gradient."""
+        if self.world_size == 1:
+            return local.detach()
+        chunks = [torch.empty_like(local) for _ in range(self.world_size)]
+        dist.all_gather(chunks, local.detach().contiguous())
+        return torch.cat(chunks)
+
+    def local_slice(self, gathered: int) -> slice:
+        """Where this process's examples stand among `gathered` ones."""
+        size = gathered // self.world_size
+        return slice(self.rank * size, (self.rank + 1) * size)
+
+    def all_reduce_sum(self, *values: Tensor | float) -> list[float]:
+        """The sum of each value over all processes."""
+        numbers = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])
+        if self.world_size > 1:
+            dist.all_reduce(numbers)
+        return numbers.tolist()
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """One plain value of each process, in the order of the ranks."""
+        if self.world_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def barrier(self) -> None:
+        """Until all are here."""
+        if self.world_size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def distributed_context(device: str) -> Iterator[DistributedContext]:
+    """The group that torchrun describes in the environment, until the program ends; or this process alone."""
+    world_size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    chosen = choose_device(device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+    if world_size == 1:
+        yield DistributedContext(0, 1, chosen)
+        return
+    if not dist.is_initialized():  # torchrun's store serves one group, so that a second run must use it too
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        atexit.register(dist.destroy_process_group)
+    yield DistributedContext(rank, world_size, chosen)

@@ -1,0 +1,136 @@
+"""A loss that isn't finite stops the run and leaves a file with which that step can be looked at again.
+
+`covid-cmsf replay FILE` computes it once more and says where the first bad number appears.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from covid_cmsf.config import validate
+from covid_cmsf.files import atomic_path
+from covid_cmsf.methods.base import EmbeddedBatch
+from covid_cmsf.methods.memory_bank import BankIndices
+from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
+from covid_cmsf.models.precision import autocast
+from covid_cmsf.training.batchnorm import forward_in_groups
+from covid_cmsf.training.build import TrainComponents, build_components
+from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.training.distributed import DistributedContext
+from covid_cmsf.training.step import StepResult
+from covid_cmsf.training.train_state import restore_
+from covid_cmsf.views.batch import Batch
+
+
+class NonFiniteLoss(RuntimeError):
+    """The loss is not a number, or infinite."""
+
+
+def save_failed_step(
+    folder: Path,
+    components: TrainComponents,
+    batch: Batch,
+    result: StepResult,
+    values: dict[str, Any],
+    dist: DistributedContext,
+) -> NoReturn:
+    """Writes what the step worked with, one file a process, and stops."""
+    step, embedded = values["progress"]["step"], result.embedded
+    assert embedded is not None
+    path = folder / f"failed-step-{step:08d}-process-{dist.rank}.pt"
+    moved = batch.to(dist.device)
+    kept = {
+        name: getattr(embedded, name) for name in ("sources", "labels", "true_labels", "videos", "target", "guides")
+    }
+    kept |= {
+        "bank_indices": None
+        if embedded.bank_indices is None
+        else [embedded.bank_indices.main, embedded.bank_indices.labeled]
+    }
+    kept["view"] = moved.online[values["config"]["modality"]]
+    with atomic_path(path) as temporary:
+        torch.save({"format": 1, **values, "generator": result.generator_state, "failed": kept}, temporary)
+    names = [components.data.views.records[video].video_id for video in embedded.videos.tolist()]
+    raise NonFiniteLoss(
+        f"the loss of step {step} is {result.loss}; the run has stopped. `covid-cmsf replay {path}` computes that "
+        f"step again and shows where it goes wrong. Videos in the batch: {', '.join(names[:8])}"
+        + (", ..." if len(names) > 8 else "")
+    )
+
+
+def check_weights(network: nn.Module, step: int) -> None:
+    """NonFiniteLoss when a bad gradient has spoilt the weights while the loss was still finite."""
+    bad = bad_weights(network)
+    if bad:
+        raise NonFiniteLoss(
+            f"after step {step} there are weights that are not finite ({', '.join(bad[:4])}); the run has stopped and "
+            "they are not saved: the same command continues from the checkpoint before"
+        )
+
+
+def bad_weights(network: nn.Module) -> list[str]:
+    """Names of weights with a number in them that is not finite."""
+    return [name for name, weight in network.named_parameters() if not bool(weight.isfinite().all())]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a step computed: its loss, and the first part of the network (or the input) with a bad number in it."""
+
+    step: int
+    loss: float
+    first_bad: str | None
+    bad_weights: list[str]
+    bad_entries: int  # of the bank
+
+
+def replay(path: Path, *, device: str = "cpu") -> Replay:
+    """Computes a kept step again, without changing anything."""
+    values = dict(read_checkpoint_file(path).values)
+    if "failed" not in values:
+        raise ValueError(f"{path} is not a failed step; the engine writes failed-step-*.pt beside the checkpoints")
+    config = validate(TrainConfig, values["config"], origin=str(path))
+    alone = DistributedContext(0, 1, torch.device(device))
+    components = build_components(config, alone)
+    train_state = restore_(components, values, alone)
+    failed = values["failed"]
+    view = failed["view"].to(device)
+    found: list[str] = [] if bool(view.isfinite().all()) else ["the input view"]
+    hooks = [
+        module.register_forward_hook(_non_finite_hook(f"online.{name}", found))
+        for name, module in components.network.named_modules()
+        if name and not list(module.children())
+    ]
+    with torch.no_grad(), autocast(config.precision, alone.device):
+        online = forward_in_groups(components.network, view, config.batch_norm.groups)
+    for hook in hooks:
+        hook.remove()
+    embedded = _embedded_batch(failed, online)
+    losses = components.method.losses(embedded, components.banks, components.generator)
+    bad_entries = (
+        0 if components.banks is None else int((~components.banks.main.embeddings("target").isfinite()).any(1).sum())
+    )
+    return Replay(
+        train_state.step,
+        float(losses.mean()),
+        found[0] if found else None,
+        bad_weights(components.network),
+        bad_entries,
+    )
+
+
+def _embedded_batch(failed: dict[str, Any], online: Tensor) -> EmbeddedBatch:
+    bank_indices = None if failed["bank_indices"] is None else BankIndices(*failed["bank_indices"])
+    names = ("sources", "labels", "true_labels", "videos", "target", "guides")
+    return EmbeddedBatch(online=online, bank_indices=bank_indices, **{name: failed[name] for name in names})
+
+
+def _non_finite_hook(name: str, found: list[str]) -> Any:
+    def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+        if not found and isinstance(output, Tensor) and not bool(output.isfinite().all()):
+            found.append(f"{name} ({type(module).__name__})")
+
+    return hook

@@ -1,0 +1,171 @@
+"""The numbers of a run: one JSON object a line in metrics.jsonl, and the same for TensorBoard."""
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from covid_cmsf.files import write_text_atomic
+from covid_cmsf.logs import console
+from covid_cmsf.methods.base import Metrics
+from covid_cmsf.methods.diagnostics import embedding_std
+from covid_cmsf.methods.memory_bank import MemoryBanks
+from covid_cmsf.models.effective_rank import effective_rank
+from covid_cmsf.training.config import LoggingConfig
+from covid_cmsf.training.train_state import TrainState
+
+
+class MetricsWriter:
+    """Appends lines; continuing after `step` first drops what a killed run wrote beyond it."""
+
+    def __init__(self, folder: Path, *, step: int, tensorboard: bool) -> None:
+        self.path = folder / "metrics.jsonl"
+        drop_after(self.path, step)
+        self._file = self.path.open("a", encoding="utf-8")
+        self._board: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, flush_secs=30)
+
+    def write(self, step: int, values: dict[str, Any]) -> None:
+        """One line; numbers also go to TensorBoard."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Writes out what is left."""
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file; a last line that a kill cut short is left out."""
+    if not path.is_file():
+        return []
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+def last_metrics(path: Path) -> dict[str, Any] | None:
+    """The newest whole line of a file that is being written; None when there is none yet."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 4096))
+        lines = file.read().decode("utf-8", "replace").split("\n")[:-1]
+    try:
+        return json.loads(lines[-1]) if lines else None
+    except json.JSONDecodeError:
+        return None
+
+
+def drop_after(path: Path, step: int) -> None:
+    """Leaves the lines up to `step`."""
+    if path.is_file():
+        kept = [line for line in read_metrics(path) if line["step"] <= step]
+        write_text_atomic(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+# The progress bar of a run: loss, purity, examples/s, time left. Elsewhere than on a terminal, a line an epoch.
+
+logger = logging.getLogger(__name__)
+
+
+class ProgressDisplay:
+    """What a person sees while training goes on."""
+
+    def __init__(self, bar: Progress, *, total: int, done: int, quiet: bool = False) -> None:
+        self._bar, self._quiet = bar, quiet
+        self._task = bar.add_task("training", total=total, completed=done, metrics="")
+
+    def set_step(self, done: int) -> None:
+        """So many steps are done."""
+        self._bar.update(self._task, completed=done)
+
+    def show_metrics(self, values: dict[str, object]) -> None:
+        """The newest numbers."""
+        self._bar.update(self._task, metrics=format_metrics(values))
+
+    def log_epoch(self, epoch: int, epochs: int, values: dict[str, object]) -> None:
+        """The end of an epoch: a line in the log."""
+        if self._quiet:
+            return
+        logger.info("epoch %d of %d done  %s", epoch, epochs, format_metrics(values), extra={"fields": values})
+
+
+def format_metrics(values: dict[str, object]) -> str:
+    """`loss 0.523  purity 0.71  rank 9.8  clips/s 412`."""
+    shown = [("loss", "loss", ".3f"), ("purity", "purity", ".2f"), ("purity_free", "free", ".2f")]
+    shown += [("effective_rank", "rank", ".1f"), ("accuracy", "accuracy", ".2f"), ("samples_per_s", "clips/s", ".0f")]
+    cells = [f"{name} {values[key]:{form}}" for key, name, form in shown if isinstance(values.get(key), float)]
+    return "  ".join(cells)
+
+
+@contextmanager
+def progress_display(*, total: int, done: int, quiet: bool) -> Iterator[ProgressDisplay]:
+    """A bar over `total` steps; `quiet` for processes that do not talk."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[metrics]}"),
+    )
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    off = quiet or not console.is_terminal
+    with Progress(*columns, *times, console=console, disable=off, refresh_per_second=4) as bar:
+        yield ProgressDisplay(bar, total=total, done=done, quiet=quiet)
+
+
+# Is the run healthy? Mean shift fails by losing rank while loss and purity look fine, so rank is what is watched.
+
+MAX_ENTRIES = 4096  # of the bank that are looked at
+
+
+class CollapseError(RuntimeError):
+    """The embeddings have collapsed and the settings say to stop."""
+
+
+def bank_metrics(banks: MemoryBanks) -> Metrics:
+    """Fill, age, spread and effective rank of the targets in the bank."""
+    bank = banks.main
+    embeddings = bank.embeddings("target")[:MAX_ENTRIES]
+    metrics = {"bank_filled": float(len(bank)), "bank_age": bank.mean_age()}
+    if len(embeddings) > 1:
+        metrics |= {"embedding_std": embedding_std(embeddings), "effective_rank": effective_rank(embeddings)}
+    return metrics
+
+
+def check_collapse(metrics: Metrics, train_state: TrainState, config: LoggingConfig, *, warned: bool) -> bool:
+    """Notes the best rank; warns once, or stops, when rank or spread are far below. Returns whether it has warned."""
+    rank, std = metrics.get("effective_rank"), metrics.get("embedding_std")
+    if rank is None or std is None:
+        return warned
+    train_state.best_rank = max(train_state.best_rank, rank)
+    lost = rank < config.collapse_rank * train_state.best_rank
+    if not lost and std >= config.collapse_std:
+        return warned
+    message = (
+        f"step {train_state.step}: the embeddings are collapsing: effective rank {rank:.1f} "
+        f"(best so far {train_state.best_rank:.1f}), spread {std:.2f} (1 is even). A lower learning rate, a higher "
+        "ema_momentum, method.head.output_batch_norm=true or a longer InfoNCE start help"
+    )
+    if config.on_collapse == "stop":
+        raise CollapseError(message)
+    if not warned:
+        logger.warning(message)
+    return True

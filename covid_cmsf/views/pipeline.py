@@ -1,0 +1,57 @@
+"""A view from a clip: the one place where the operations are put in order."""
+
+# T frames, C channels, H W pixels
+
+import torch
+from torch import Tensor
+
+from covid_cmsf.views.augment_params import AugmentParams
+from covid_cmsf.views.modalities import Modality, dequantize, dequantize_and_normalize, normalize_
+from covid_cmsf.views.ops import blur_, crop_resize, gray_, hflip, jitter_
+
+FRAMES_PER_CHUNK = 4  # frames that go through the color operations together, so that they stay in a CPU core's cache
+
+
+def make_view(raw: Tensor, params: AugmentParams, modality: Modality, *, size: int, flow_bound: float) -> Tensor:
+    """Stored uint8 (T, C, H, W) -> float view (C, T, size, size), or (C, size, size) of a single frame.
+
+    `rgbdiff` takes twice T frames: those of the clip, then the one after each. Runs on the device of `codes`.
+    """
+    return finish_view(crop_resize(raw, params.geometry, size), params, modality, flow_bound=flow_bound)
+
+
+def finish_view(raw: Tensor, params: AugmentParams, modality: Modality, *, flow_bound: float) -> Tensor:
+    """What follows the cut: hflip, colors, blur, differences, normalization. Workers may leave this to a GPU."""
+    flipped = params.geometry.flip
+    raw = hflip(raw) if flipped else raw
+    has_color = modality.has_color and (
+        params.color_jitter is not None or params.gray_channel is not None or params.blur_sigma is not None
+    )
+    flow_as_image = modality.stored_modality == "flow" and not modality.signed_x
+    if has_color or modality.frame_difference or flow_as_image:
+        clip = _augment_colors(raw, params, modality, flow_bound)
+    else:
+        clip = dequantize_and_normalize(raw, modality, flow_bound=flow_bound, flipped=flipped)
+    return clip[0] if modality.single_frame else clip.transpose(0, 1)
+
+
+def _augment_colors(raw: Tensor, params: AugmentParams, modality: Modality, flow_bound: float) -> Tensor:
+    """(T, C, H, W) floats; frames go through in small groups, in place, so that they stay in a core's cache."""
+    num_frames, _, height, width = raw.shape
+    clip = torch.empty(num_frames, modality.num_channels, height, width, device=raw.device)
+    chunk_size = FRAMES_PER_CHUNK if raw.device.type == "cpu" else num_frames
+    for start in range(0, num_frames, chunk_size):
+        frames = clip[start : start + chunk_size]
+        dequantize(raw[start : start + chunk_size], modality, flow_bound=flow_bound, out=frames)
+        if params.color_jitter is not None:
+            jitter_(frames, params.color_jitter)
+        if params.gray_channel is not None:
+            gray_(frames, params.gray_channel)
+        if params.blur_sigma is not None:
+            blur_(frames, params.blur_sigma)
+        if not modality.frame_difference:
+            normalize_(frames, modality)
+    if modality.frame_difference:
+        earlier, later = clip.chunk(2)
+        return normalize_(later - earlier, modality)
+    return clip

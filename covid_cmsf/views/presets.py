@@ -1,0 +1,118 @@
+"""What may happen to a clip, as settings, and the presets that people know by name.
+
+`strong`, `weak` and `std` are those of the CMSF paper (MoCo v2, crop and flip, PyTorch's ImageNet example); `coclr`
+is CoCLR's strong pipeline with its one-attempt crop and its gray by channel.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from covid_cmsf.config import Config
+
+InputKind = Literal["rgb", "flow", "image"]
+
+
+class Augmentation(Config):
+    """One pipeline: crop and resize, jitter, gray, blur, flip. Probabilities are a clip's, not a frame's."""
+
+    size: int = Field(default=128, ge=8, description="height and width of a view, pixels")
+    center: float | None = Field(default=None, gt=0, le=1, description="no chance: center square, share of short edge")
+    scale: tuple[float, float] = Field(default=(0.2, 1.0), description="area of the random crop, share of the frame")
+    ratio: tuple[float, float] = Field(default=(3 / 4, 4 / 3), description="width over height of the random crop")
+    attempts: int = Field(default=10, ge=1, description="tries to fit the crop")
+    squash: bool = Field(default=False, description="no try fits: squash the whole frame (CoCLR), else crop centrally")
+    flip: float = Field(default=0.5, ge=0, le=1)
+    jitter: float = Field(default=0.0, ge=0, le=1)
+    brightness: float = Field(default=0.4, ge=0)
+    contrast: float = Field(default=0.4, ge=0)
+    saturation: float = Field(default=0.4, ge=0)
+    hue: float = Field(default=0.1, ge=0, le=0.5)
+    gray: float = Field(default=0.0, ge=0, le=1)
+    gray_by: Literal["luma", "channel"] = "luma"
+    blur: float = Field(default=0.0, ge=0, le=1)
+    sigma: tuple[float, float] = (0.1, 2.0)
+
+
+STRONG = Augmentation(jitter=0.8, gray=0.2, blur=0.5)
+WEAK = Augmentation()
+STD = Augmentation(scale=(0.08, 1.0))
+PRESETS: dict[str, dict[InputKind, Augmentation]] = {
+    # Flow is motion, not color: it is cropped and flipped (with its sign), and nothing else.
+    "strong": {"rgb": STRONG, "flow": WEAK, "image": STRONG.model_copy(update={"size": 224})},
+    "weak": {"rgb": WEAK, "flow": WEAK, "image": WEAK.model_copy(update={"size": 224})},
+    "std": {"rgb": STD, "flow": STD, "image": STD.model_copy(update={"size": 224})},
+    # The center square: 224 of 240 pixels for video (CoCLR's 224 crop of UCF-101), 224 of 256 for images.
+    "eval": {
+        "rgb": Augmentation(center=224 / 240, flip=0),
+        "flow": Augmentation(center=224 / 240, flip=0),
+        "image": Augmentation(center=224 / 256, flip=0, size=224),
+    },
+    "coclr": {
+        kind: STRONG.model_copy(update={"attempts": 1, "squash": True, "gray_by": "channel"})
+        for kind in ("rgb", "flow", "image")
+    },
+    "coclr_weak": {kind: WEAK.model_copy(update={"attempts": 1, "squash": True}) for kind in ("rgb", "flow", "image")},
+}
+
+
+@cache
+def get_preset(
+    name: str,
+    kind: InputKind,
+    *,
+    size: int | None = None,
+    scale: tuple[float, float] | None = None,
+    blur: float | None = None,
+) -> Augmentation:
+    """The named pipeline for a kind of picture, at another size or with other crops if asked.
+
+    `blur` is the chance of a blur in pipelines that have one: its width is in pixels, and too much for small images.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"unknown augmentation {name!r}; choose from {', '.join(PRESETS)}")
+    base = PRESETS[name][kind]
+    overrides = {"size": size, "scale": scale, "blur": blur if base.blur > 0 else None}
+    changes = {key: value for key, value in overrides.items() if value is not None}
+    return Augmentation.model_validate({**base.model_dump(), **changes})
+
+
+# Which clip and which augmentation each of the two views gets.
+#
+# `weak_strong` is the paper's: the online view strong, the target view weak. `coclr` is Han et al.'s mixture: half of
+# the time one clip serves both views, one of them strong and one weak; otherwise two clips, each strong with
+# probability 0.3.
+
+PAIRINGS = ("weak_strong", "strong_strong", "strong_weak", "weak_weak", "std_std", "coclr")
+
+
+@dataclass(frozen=True)
+class ViewSpec:
+    """One view: from the first clip or the second (0, 1), with the preset of that name."""
+
+    clip: int
+    preset: str
+
+
+def sample_view_specs(pairing: str, rng: np.random.Generator, *, num_clips: int = 2) -> tuple[ViewSpec, ViewSpec]:
+    """(online, target). With `num_clips=1` both views come from one clip, except that `coclr` decides by itself."""
+    if pairing == "coclr":
+        return _sample_coclr_specs(rng)
+    if pairing not in PAIRINGS:
+        raise ValueError(f"unknown pairing {pairing!r}; choose from {', '.join(PAIRINGS)}")
+    target, online = pairing.split("_")  # named as in the official code: target/online
+    return ViewSpec(0, online), ViewSpec(num_clips - 1, target)
+
+
+def _sample_coclr_specs(rng: np.random.Generator) -> tuple[ViewSpec, ViewSpec]:
+    share_clip, first_strong, second_strong, strong_first = rng.random(4)
+    if share_clip < 0.5:
+        presets = ("coclr", "coclr_weak") if strong_first < 0.5 else ("coclr_weak", "coclr")
+        return ViewSpec(0, presets[0]), ViewSpec(0, presets[1])
+    return (
+        ViewSpec(0, "coclr" if first_strong < 0.3 else "coclr_weak"),
+        ViewSpec(1, "coclr" if second_strong < 0.3 else "coclr_weak"),
+    )

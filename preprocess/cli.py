@@ -1,0 +1,185 @@
+"""The command `covid-cmsf preprocess`, also `python -m preprocess`."""
+
+import logging
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from covid_cmsf import __version__, exit_codes
+from covid_cmsf.logs import add_jsonl_file, console, remove_handler
+
+if TYPE_CHECKING:
+    from covid_cmsf.clips.records import StoreInfo
+    from preprocess.config import WorkerConfig
+    from preprocess.layouts import Video
+    from preprocess.run import RunSummary
+
+logger = logging.getLogger(__name__)
+INPUT_PANEL = "What to read"
+STORE_PANEL = "What to store"
+RUN_PANEL = "How to run"
+
+
+def preprocess(
+    videos: Path = typer.Argument(..., help="Folder of video files.", show_default=False),
+    out: Path = typer.Option(..., "--out", help="Folder of the clip store; made, or continued.", show_default=False),
+    layout: str = typer.Option(
+        "folder",
+        help="ucf101, hmdb51, kinetics, folder (<class>/**/video), or flat (no labels).",
+        rich_help_panel=INPUT_PANEL,
+    ),
+    splits: Path | None = typer.Option(
+        None,
+        help="The collection's lists: folder of UCF-101 or HMDB-51 lists, Kinetics CSV. UCF-101 works without.",
+        rich_help_panel=INPUT_PANEL,
+    ),
+    test_fraction: float | None = typer.Option(
+        None, help="Layout folder: share of sources for testing; 0.25 when left out.", rich_help_panel=INPUT_PANEL
+    ),
+    seed: int = typer.Option(0, help="Layout folder: seed of that split.", rich_help_panel=INPUT_PANEL),
+    source_pattern: str | None = typer.Option(
+        None,
+        help="Layouts folder and flat: regular expression on the path whose first group names the footage that "
+        "sibling clips share; such clips never stand in both train and test.",
+        rich_help_panel=INPUT_PANEL,
+    ),
+    decoder: str = typer.Option("auto", help="auto (av), av or decord.", rich_help_panel=INPUT_PANEL),
+    modalities: str = typer.Option("rgb,flow", help="rgb, flow, or both.", rich_help_panel=STORE_PANEL),
+    short_edge: int = typer.Option(
+        0, min=0, help="Resize the short edge to this; 0 = native.", rich_help_panel=STORE_PANEL
+    ),
+    max_frames: int = typer.Option(
+        0, min=0, help="Only the first frames of each video; 0 = all.", rich_help_panel=STORE_PANEL
+    ),
+    quality: int = typer.Option(
+        18, min=0, max=51, help="x264 crf, lower is finer; flow 3 finer.", rich_help_panel=STORE_PANEL
+    ),
+    flow_backend: str = typer.Option(
+        "auto",
+        help="TV-L1 by numba (CPU), numba-fast, torch (GPU), or opencv (reference, slow).",
+        rich_help_panel=STORE_PANEL,
+    ),
+    flow_bound: float = typer.Option(
+        20.0, help="Motion is clipped to +-this many pixels.", rich_help_panel=STORE_PANEL
+    ),
+    flow_parameters: str = typer.Option(
+        "",
+        help="OpenCV's names, for example 'warps=3,epsilon=0.02'; empty = its defaults.",
+        rich_help_panel=STORE_PANEL,
+    ),
+    workers: int = typer.Option(
+        os.cpu_count() or 1, min=1, help="Processes, one thread each.", rich_help_panel=RUN_PANEL
+    ),
+    shard: str | None = typer.Option(
+        None, help="i/n: only every n-th video, for job arrays; join with `clips merge`.", rich_help_panel=RUN_PANEL
+    ),
+    time_limit: float = typer.Option(3600.0, help="Seconds before a video is set aside.", rich_help_panel=RUN_PANEL),
+    retry_failed: bool = typer.Option(False, help="Try again what was set aside before.", rich_help_panel=RUN_PANEL),
+    estimate: bool = typer.Option(
+        False, help="Time a few videos, say how long and how large, stop.", rich_help_panel=RUN_PANEL
+    ),
+    lease_seconds: float = typer.Option(
+        60.0, min=0.5, help="Silence after which another machine's video is taken over.", rich_help_panel=RUN_PANEL
+    ),
+) -> None:
+    """Turn a folder of videos into a clip store: RGB and TV-L1 optical flow, ready for training.
+
+    Kill it at any moment and run the same command again: it continues. Run the same command in several terminals or on
+    several machines that share the disk: they divide the videos among themselves. A video that can't be read is listed
+    in failures.csv, and the exit code is then 3.
+
+    Examples:
+
+      covid-cmsf preprocess UCF-101 --out clips --layout ucf101
+
+      covid-cmsf preprocess my_videos --out clips --layout folder --short-edge 160
+    """
+    from preprocess.config import make_store_info, make_worker_configs
+    from preprocess.layouts import scan_collection, select_shard
+    from preprocess.run import PreprocessRun
+    from preprocess.store import prepare_store
+
+    info = make_store_info(
+        out,
+        modalities=modalities,
+        short_edge=short_edge,
+        max_frames=max_frames,
+        quality=quality,
+        flow_backend=flow_backend,
+        flow_bound=flow_bound,
+        flow_parameters=flow_parameters,
+        software=f"covid-cmsf {__version__}",
+    )
+    worker_configs = make_worker_configs(info, decoder=decoder, num_workers=workers)
+    collection = scan_collection(
+        layout, videos, splits=splits, test_fraction=test_fraction, seed=seed, source_pattern=source_pattern
+    )
+    for warning in collection.warnings:
+        logger.warning(warning)
+    selected_videos = select_shard(collection.videos, shard)
+    if estimate:
+        _print_estimate(selected_videos, info, worker_configs)
+        return
+    info = prepare_store(out, info)
+    (out / ".work" / "logs").mkdir(parents=True, exist_ok=True)
+    log_handler = add_jsonl_file(out / ".work" / "logs" / f"{os.uname().nodename}-{os.getpid()}.jsonl")
+    signal.signal(signal.SIGTERM, _raise_interrupt)
+    try:
+        run = PreprocessRun(out, collection, info, lease_seconds=lease_seconds)
+        summary = run.run(selected_videos, worker_configs, time_limit=time_limit, retry_failed=retry_failed)
+        raise typer.Exit(_print_summary(summary, out))
+    finally:
+        remove_handler(log_handler)
+
+
+def _raise_interrupt(signal_number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _print_summary(summary: "RunSummary", out: Path) -> int:
+    """Says how the run ended; returns the exit code."""
+    speed = summary.num_frames / max(summary.seconds, 1e-9)
+    logger.info(
+        "%d videos converted, %d were there before, %d done by other processes; %d frames in %.0f s (%.0f frames/s)",
+        summary.num_done, summary.num_already_done, summary.num_done_by_others,
+        summary.num_frames, summary.seconds, speed,
+    )  # fmt: skip
+    if summary.failures:
+        table = Table("video", "stage", "reason", title=f"{len(summary.failures)} videos are set aside")
+        for failure in summary.failures[:10]:
+            table.add_row(escape(repr(failure.video_id)[1:-1]), failure.stage, escape(failure.reason))
+        console.print(table)
+        console.print(f"all of them: {out / 'failures.csv'}; --retry-failed tries them again", highlight=False)
+    if summary.interrupted:
+        logger.warning("interrupted; the same command continues")
+        return exit_codes.INTERRUPTED
+    logger.info("clip store: %s", out)
+    return exit_codes.SKIPPED_ITEMS if summary.failures else exit_codes.SUCCESS
+
+
+def _print_estimate(videos: "list[Video]", info: "StoreInfo", worker_configs: "list[WorkerConfig]") -> None:
+    from preprocess.config import make_store_flow
+    from preprocess.estimate import estimate
+
+    with console.status("timing a few videos ..."):
+        result = estimate(
+            videos,
+            info,
+            decoder=worker_configs[0].decoder,
+            flow=make_store_flow(info, worker_configs[0].device),
+            num_workers=len(worker_configs),
+        )
+    typer.echo(
+        f"{len(videos)} videos: about {result.hours:.1f} h with {len(worker_configs)} workers, "
+        f"about {result.gigabytes:.2f} GB"
+    )
+    typer.echo(
+        f"measured on {result.num_sampled} videos ({result.num_failed} unreadable): {result.frames_per_second:.1f} "
+        f"frames/s a worker, {result.bytes_per_frame:.0f} bytes a frame and modality; extrapolated by file size"
+    )

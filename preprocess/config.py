@@ -1,0 +1,83 @@
+"""From the command line's words to checked settings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from covid_cmsf.clips.decoders import choose_decoder
+from covid_cmsf.clips.records import StoreInfo, read_store_info
+from covid_cmsf.config import load_config, validate
+from preprocess.flow import FlowBackend, FlowParameters, choose_backend, make_flow
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """What a worker needs to know once."""
+
+    info: StoreInfo
+    decoder: str
+    device: str | None = None
+
+
+def make_store_info(
+    out: Path,
+    *,
+    modalities: str,
+    short_edge: int,
+    max_frames: int,
+    quality: int,
+    flow_backend: str,
+    flow_bound: float,
+    flow_parameters: str,
+    software: str,
+) -> StoreInfo:
+    """The store's settings. With backend `auto` an existing store keeps the backend that it was begun with."""
+    modality_names = tuple(name.strip() for name in modalities.split(","))
+    values = {
+        "modalities": modality_names,
+        "short_edge": short_edge,
+        "max_frames": max_frames,
+        "quality": quality,
+        "software": software,
+    }
+    if "flow" in modality_names:
+        if (
+            flow_backend == "auto"
+            and (out / "store.json").is_file()
+            and (store_flow := read_store_info(out).flow) is not None
+        ):
+            flow_backend = store_flow.backend
+        backend = choose_backend(flow_backend)
+        parameters = parse_flow_parameters(flow_parameters)
+        values["flow"] = {
+            "backend": backend,
+            "version": make_flow(backend, parameters).version,
+            "parameters": parameters.model_dump(by_alias=True),
+            "bound": flow_bound,
+        }
+    info = validate(StoreInfo, values, origin="preprocess")
+    if len(set(info.modalities)) != len(info.modalities):
+        raise ValueError(f"--modalities {modalities!r} names one twice")
+    return info
+
+
+def parse_flow_parameters(text: str) -> FlowParameters:
+    """`warps=3,epsilon=0.02` -> parameters; the rest are OpenCV's defaults."""
+    return load_config(FlowParameters, None, [part.strip() for part in text.split(",") if part.strip()])
+
+
+def make_store_flow(info: StoreInfo, device: str | None) -> FlowBackend | None:
+    """The store's flow, ready to compute; None for a store without flow."""
+    if info.flow is None:
+        return None
+    return make_flow(info.flow.backend, FlowParameters.model_validate(info.flow.parameters), device=device)
+
+
+def make_worker_configs(info: StoreInfo, *, decoder: str, num_workers: int) -> list[WorkerConfig]:
+    """One setup a worker; with the torch backend the workers share out the GPUs."""
+    devices: list[str | None] = [None]
+    if info.flow is not None and info.flow.backend == "torch":
+        import torch
+
+        devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]
+    name = choose_decoder(decoder)
+    return [WorkerConfig(info, name, devices[index % len(devices)]) for index in range(num_workers)]

@@ -1,0 +1,78 @@
+"""`clips check` finds every kind of fault; merging refuses what does not belong together."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from covid_cmsf.clips import ClipStore
+from covid_cmsf.clips.maintenance import check_store, merge_stores, summarize
+from covid_cmsf.clips.records import Failure, read_manifest, write_failures, write_manifest, write_split
+
+
+@pytest.fixture
+def copy(finished_store: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished_store, tmp_path / "copy"))
+
+
+def faults(path: Path, num_workers: int = 1) -> list[str]:
+    return check_store(ClipStore.open(path), num_workers=num_workers)
+
+
+def test_a_whole_store_has_no_faults_with_any_number_of_workers(finished_store: Path) -> None:
+    assert faults(finished_store) == faults(finished_store, num_workers=2) == []
+
+
+def first_file(path: Path, modality: str) -> Path:
+    return path / modality / f"{ClipStore.open(path).records[0].video_id}.mp4"
+
+
+def test_missing_truncated_and_exchanged_files_are_found(copy: Path) -> None:
+    first_file(copy, "rgb").unlink()
+    assert [fault.split()[-2:] for fault in faults(copy)] == [["is", "missing"]]
+    first_file(copy, "rgb").write_bytes(b"")
+    assert "cannot open" in faults(copy)[0]
+    shutil.copy(first_file(copy, "flow"), first_file(copy, "rgb"))
+    assert "has 19 frames, the manifest says 20" in faults(copy)[0]
+
+
+def test_orphans_are_found(copy: Path) -> None:
+    shutil.copy(first_file(copy, "rgb"), copy / "rgb" / "stray.mp4")
+    assert faults(copy) == [f"{copy / 'rgb' / 'stray.mp4'} is in no record"]
+
+
+def test_tables_that_contradict_each_other_are_found(copy: Path) -> None:
+    from dataclasses import replace
+
+    records = read_manifest(copy / "manifest.csv")
+    write_split(copy / "splits" / "1.csv", {"nobody": "train"})
+    write_failures(copy / "failures.csv", [Failure(records[0].video_id, "open", "?")])
+    write_manifest(copy / "manifest.csv", [replace(records[0], class_name="Other", num_flow=3), *records[1:]])
+    text = "\n".join(faults(copy))
+    for words in ("'nobody'", "both in the manifest and in failures.csv", "means both", "but 3 flow frames"):
+        assert words in text
+
+
+def test_the_summary_counts_what_is_there(finished_store: Path) -> None:
+    summary = summarize(ClipStore.open(finished_store))
+    assert (summary.num_videos, summary.num_sources, summary.num_frames) == (6, 6, 120)
+    assert summary.subsets["1"] == {"test": 6} and summary.classes["Archery"]["2"] == {"train": 3}
+    assert summary.hours == pytest.approx(120 / 25 / 3600)
+    assert summary.bytes["rgb"] == sum(path.stat().st_size for path in (finished_store / "rgb").rglob("*.mp4"))
+    assert summary.flow is not None and 0 < summary.flow["mean_magnitude_px"] < 3
+
+
+def test_stores_that_differ_are_not_merged(finished_store: Path, copy: Path, tmp_path: Path) -> None:
+    first = ClipStore.open(finished_store)
+    (copy / "store.json").write_text((copy / "store.json").read_text().replace('"quality": 18', '"quality": 30'))
+    with pytest.raises(ValueError, match="differ in quality: 18 and 30"):
+        merge_stores([first, ClipStore.open(copy)], tmp_path / "out")
+    with pytest.raises(FileExistsError, match="already is a finished store"):
+        merge_stores([first], finished_store)
+
+
+def test_merging_the_same_store_twice_gives_that_store(finished_store: Path, tmp_path: Path) -> None:
+    store = ClipStore.open(finished_store)
+    linked, copied = merge_stores([store, store], tmp_path / "out")
+    assert linked + copied == 12
+    assert ClipStore.open(tmp_path / "out").records == store.records

@@ -1,0 +1,70 @@
+"""The tables survive whatever file names hold, and say what is wrong with damaged ones."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from covid_cmsf.clips.records import (
+    ClipRecord,
+    Failure,
+    read_failures,
+    read_manifest,
+    read_split,
+    write_failures,
+    write_manifest,
+    write_split,
+)
+
+RECORD = ClipRecord("Archery/v_Archery_g01_c01", "v_Archery_g01", "Archery", 0, 10, 9, 29.97, 320, 240, "ab")
+ODD_NAMES = [
+    'a "quoted", name',
+    "two\nlines",
+    "brackets [1]{2}(3)*?",
+    "caf\udce9",
+    "日本",
+    " space ",
+    "cr\rlf\r\n",
+    "bare\rreturn",
+]
+
+
+def test_records_come_back_equal_whatever_their_names(tmp_path: Path) -> None:
+    records = [RECORD, *(replace(RECORD, video_id=f"c/{name}", class_name=name, source=name) for name in ODD_NAMES)]
+    write_manifest(tmp_path / "m.csv", records)
+    assert sorted(read_manifest(tmp_path / "m.csv"), key=lambda r: r.video_id) == sorted(
+        records, key=lambda r: r.video_id
+    )
+
+
+def test_the_order_of_writing_does_not_matter(tmp_path: Path) -> None:
+    records = [replace(RECORD, video_id=str(i)) for i in range(5)]
+    write_manifest(tmp_path / "a.csv", records)
+    write_manifest(tmp_path / "b.csv", reversed(records))
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+def test_splits_and_failures_come_back_equal(tmp_path: Path) -> None:
+    split = dict.fromkeys(ODD_NAMES, "train")
+    write_split(tmp_path / "1.csv", split)
+    assert read_split(tmp_path / "1.csv") == split
+    failures = [Failure(name, "decode", 'reason, with "quotes"\nand lines') for name in sorted(ODD_NAMES)]
+    write_failures(tmp_path / "f.csv", failures)
+    assert read_failures(tmp_path / "f.csv") == failures
+    assert read_failures(tmp_path / "absent.csv") == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda text: text.replace("num_flow", "flows"), "columns are"),
+        (lambda text: text.replace(",320,", ",wide,"), "row 2"),
+        (lambda text: text.rsplit(",", 1)[0] + "\n", "row 2"),
+        (lambda text: text + text.splitlines()[1] + "\n", "stands twice"),
+    ],
+)
+def test_damaged_tables_are_refused_with_the_place(tmp_path: Path, damage, words: str) -> None:  # type: ignore[no-untyped-def]
+    write_manifest(tmp_path / "m.csv", [RECORD])
+    (tmp_path / "m.csv").write_text(damage((tmp_path / "m.csv").read_text()))
+    with pytest.raises(ValueError, match=words):
+        read_manifest(tmp_path / "m.csv")

@@ -1,0 +1,102 @@
+"""Small video files that tests make: a textured square that moves over a textured ground."""
+
+import gzip
+import struct
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+
+def moving_square(num_frames: int, *, width: int = 64, height: int = 48, seed: int = 0) -> NDArray[np.uint8]:
+    """(T, H, W, 3) RGB frames; every frame differs from every other."""
+    rng = np.random.default_rng(seed)
+    ground = cv2.GaussianBlur(rng.integers(0, 256, (height, width, 3)).astype(np.uint8), (0, 0), 2)
+    patch = cv2.GaussianBlur(rng.integers(0, 256, (height // 3, width // 3, 3)).astype(np.uint8), (0, 0), 1)
+    frames = np.repeat(ground[None], num_frames, axis=0)
+    for number, frame in enumerate(frames):
+        x, y = 1 + number % (width // 2), height // 4 + (number // (width // 2)) % (height // 3)
+        frame[y : y + patch.shape[0], x : x + patch.shape[1]] = patch
+    return frames
+
+
+def write_video(
+    path: Path,
+    frames: NDArray[np.uint8],
+    *,
+    codec: str = "mpeg4",
+    container: str | None = None,
+    fps: int = 25,
+    pixel_format: str = "yuv420p",
+    times: list[int] | None = None,
+    metadata: dict[str, str] | None = None,
+) -> Path:
+    """Encodes RGB frames; `times` (in units of 1/fps) makes the frame rate variable."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w", format=container) as file:
+        file.metadata.update(metadata or {})
+        stream = file.add_stream(codec, rate=fps)
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = pixel_format
+        stream.codec_context.bit_rate = 4_000_000
+        for number, frame in enumerate(frames):
+            picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
+            picture.pts, picture.time_base = (times[number] if times else number), Fraction(1, fps)
+            file.mux(stream.encode(picture))
+        file.mux(stream.encode(None))
+    return path
+
+
+def make_ucf(root: Path, *, classes: int = 2, groups: int = 3, clips: int = 1, num_frames: int = 6) -> Path:
+    """A little collection in the layout of UCF-101 below `root`."""
+    names = ["Archery", "bowling", "Surfing", "YoYo"][:classes]
+    for c, name in enumerate(names):
+        for group in range(1, groups + 1):
+            for clip in range(1, clips + 1):
+                frames = moving_square(num_frames, seed=100 * c + 10 * group + clip)
+                write_video(root / name / f"v_{name}_g{group:02d}_c{clip:02d}.avi", frames)
+    return root
+
+
+# Sets of small images for tests: folders of PNG files, IDX files. Classes differ in color and in a bar.
+
+
+def make_image(label: int, number: int, *, size: int = 20) -> NDArray[np.uint8]:
+    """(size, size, 3) noise with the class's color and bar."""
+    rng = np.random.default_rng([label, number])
+    image = rng.integers(0, 60, (size, size, 3))
+    image[..., label % 3] += 90
+    image[:, (4 * label + 2) % size] += 60
+    return image.astype(np.uint8)
+
+
+def make_image_folder(root: Path, *, classes: int = 3, train: int = 8, test: int = 3, test_name: str = "val") -> Path:
+    """`root/train/class0/0.png` and so on; returns root."""
+    for subset, count, first in (("train", train, 0), (test_name, test, 1000)):
+        for label in range(classes):
+            folder = root / subset / f"class{label}"
+            folder.mkdir(parents=True)
+            for number in range(count):
+                Image.fromarray(make_image(label, first + number)).save(folder / f"{subset}_{label}_{number}.png")
+    return root
+
+
+def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
+    """An IDX file of bytes, gzipped when its name says so."""
+    data = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+def make_idx_folder(root: Path, *, classes: int = 3, train: int = 8, test: int = 3, suffix: str = ".gz") -> Path:
+    """Gray images of both subsets; returns root."""
+    root.mkdir(parents=True, exist_ok=True)
+    for name, count, first in (("train", train, 0), ("t10k", test, 1000)):
+        labels = np.arange(classes * count) % classes
+        images = np.stack([make_image(int(label), first + i)[..., 0] for i, label in enumerate(labels)])
+        write_idx(root / f"{name}-images-idx3-ubyte{suffix}", images)
+        write_idx(root / f"{name}-labels-idx1-ubyte{suffix}", labels.astype(np.uint8))
+    return root

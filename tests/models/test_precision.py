@@ -1,0 +1,48 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from covid_cmsf.models import create_encoder
+from covid_cmsf.models.precision import autocast, compile_
+
+
+def test_fp32_changes_nothing_and_bf16_runs_the_convolutions_in_bf16() -> None:
+    encoder = create_encoder("s3d_tiny").eval()
+    clip = torch.randn(1, 3, 8, 32, 32)
+    with torch.inference_mode():
+        exact = encoder(clip)
+        with autocast("fp32", "cpu"):
+            assert torch.equal(encoder(clip), exact)
+        with autocast("bf16", "cpu"):
+            half = encoder.features(clip)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float().mean(dim=(2, 3, 4)), exact, atol=0.05, rtol=0.1)
+
+
+def test_unknown_precision_lists_the_choices() -> None:
+    with pytest.raises(ValueError, match="unknown precision 'fp8'; choose from fp32, bf16, fp16"):
+        autocast("fp8", "cpu")
+
+
+@pytest.mark.slow
+def test_compiled_encoder_keeps_its_keys_and_its_numbers() -> None:
+    encoder = create_encoder("s3d_tiny").eval()
+    clip = torch.randn(1, 3, 8, 32, 32)
+    keys = list(encoder.state_dict())
+    with torch.no_grad():
+        before = encoder(clip)
+        after = compile_(encoder)(clip)
+    assert list(encoder.state_dict()) == keys
+    torch.testing.assert_close(after, before, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_step_benchmark_prints_its_ratios() -> None:
+    tool = Path(__file__).parents[2] / "tools" / "benchmark.py"
+    words = ("step", "--size", "8x32x32", "--repeats", "1", "--threads", "1", "--json")
+    done = subprocess.run([sys.executable, str(tool), *words], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["channels_last_fused_adam_ratio"] > 0

@@ -1,0 +1,31 @@
+"""The ledger: at most one outcome a video, first come first served."""
+
+from pathlib import Path
+
+from covid_cmsf.clips.records import ClipRecord, Failure
+from preprocess.store import Ledger
+
+RECORD = ClipRecord('c/odd\n"name" \udce9', "s", "c", 0, 5, 4, 25.0, 64, 48, "00")
+
+
+def test_the_first_outcome_stays(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    assert ledger.outcome(RECORD.video_id) is None
+    assert ledger.write(RECORD)
+    assert not ledger.write(Failure(RECORD.video_id, "decode", "too late"))
+    assert ledger.outcome(RECORD.video_id) == RECORD
+    assert list(Ledger(tmp_path).outcomes()) == [RECORD]
+
+
+def test_a_failure_can_be_forgotten_and_tried_again(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write(Failure(RECORD.video_id, "decode", "why"))
+    ledger.remove(RECORD.video_id)
+    assert ledger.write(RECORD) and ledger.outcome(RECORD.video_id) == RECORD
+
+
+def test_nothing_temporary_is_left(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write(RECORD)
+    ledger.write(RECORD)
+    assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".json"]

@@ -1,0 +1,62 @@
+"""Run by torchrun: `distributed_jobs.py JOBS`, a JSON list of {config, folder, stops, again}.
+
+Each process leaves its banks and what came of every start. `again` is whether a stopped run is continued.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from covid_cmsf.config import load_config
+from covid_cmsf.training import loop, run
+from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.training.failures import NonFiniteLoss
+from tests.training.factories import add_toy
+
+RANK = int(os.environ["RANK"])
+
+
+def do(job: dict[str, Any]) -> None:
+    folder, stops = Path(job["folder"].replace("RANK", str(RANK))), job["stops"]
+    train, log_metrics = loop.train, loop.log_metrics
+
+    def watched_train(one: loop.Run) -> Any:
+        outcome = train(one)
+        assert one.components.banks is not None
+        torch.save(one.components.banks.state_dict(), folder / f"banks-{RANK}.pt")
+        return outcome
+
+    def watched_measure(one: loop.Run, outcome: Any) -> None:
+        log_metrics(one, outcome)
+        if one.train_state.step in stops and RANK == 1:  # it is enough that one of them is asked
+            signal.raise_signal(signal.SIGTERM)
+
+    run.train, loop.log_metrics = watched_train, watched_measure
+    try:
+        chosen = load_config(TrainConfig, Path(job["config"]))
+        outcomes = [start(chosen, folder)]
+        while outcomes[-1] == "stopped" and job["again"]:
+            outcomes.append(start(chosen, folder))
+    finally:
+        run.train, loop.log_metrics = train, log_metrics
+    (folder / f"outcomes-{RANK}.json").write_text(json.dumps(outcomes))
+
+
+def start(chosen: TrainConfig, folder: Path) -> str:
+    try:
+        return run.run_training(chosen, folder)
+    except NonFiniteLoss:
+        return "not finite"
+    except ValueError as error:
+        return str(error)
+
+
+if __name__ == "__main__":
+    add_toy()
+    for job in json.loads(Path(sys.argv[1]).read_text()):
+        do(job)

@@ -1,0 +1,104 @@
+"""Collapse: noticed by rank and spread, stops or warns, and does so in a run that really collapses."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from covid_cmsf.methods.memory_bank import MemoryBanks
+from covid_cmsf.training.config import LoggingConfig
+from covid_cmsf.training.monitor import MAX_ENTRIES, CollapseError, bank_metrics, check_collapse, read_metrics
+from covid_cmsf.training.run import run_training
+from covid_cmsf.training.train_state import TrainState
+from tests.training.factories import make_config
+
+STOP, WARN = LoggingConfig(on_collapse="stop"), LoggingConfig(on_collapse="warn")
+
+
+def facts(rank: float, std: float = 1.0) -> dict[str, float]:
+    return {"effective_rank": rank, "embedding_std": std}
+
+
+def filled(rows: torch.Tensor, num_rows: int) -> MemoryBanks:
+    banks, numbers = MemoryBanks(num_rows, {"target": rows.shape[1]}), torch.arange(len(rows))
+    banks.push_({"target": rows}, videos=numbers, sources=numbers, labels=numbers)
+    return banks
+
+
+def test_a_rank_below_half_of_the_best_is_a_collapse() -> None:
+    progress = TrainState()
+    for rank in (3.0, 10.0, 6.0, 5.01):  # it rises while the bank fills
+        assert check_collapse(facts(rank), progress, STOP, warned=False) is False
+    assert progress.best_rank == 10
+    with pytest.raises(CollapseError, match=r"effective rank 4.9 \(best so far 10.0\).*output_batch_norm"):
+        check_collapse(facts(4.9), progress, STOP, warned=False)
+
+
+def test_a_spread_near_zero_is_a_collapse() -> None:
+    assert check_collapse(facts(5, 0.1), TrainState(), STOP, warned=False) is False
+    with pytest.raises(CollapseError, match=r"spread 0.09"):
+        check_collapse(facts(5, 0.09), TrainState(), STOP, warned=False)
+
+
+def test_a_warning_comes_once(caplog: pytest.LogCaptureFixture) -> None:
+    progress, warned = TrainState(best_rank=10), False
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            warned = check_collapse(facts(2), progress, WARN, warned=warned)
+    assert warned and len(caplog.records) == 1 and "collapsing" in caplog.text
+
+
+def test_a_bank_that_is_nearly_empty_says_nothing() -> None:
+    assert check_collapse({"bank_filled": 1.0}, TrainState(), STOP, warned=False) is False
+    assert bank_metrics(filled(torch.ones(1, 4), 8)).keys() == {"bank_filled", "bank_age"}
+
+
+def test_the_facts_of_a_bank_are_of_its_filled_rows() -> None:
+    rows = F.normalize(torch.randn(6, 4), dim=1)
+    found = bank_metrics(filled(rows, 100))
+    assert found["bank_filled"] == 6
+    assert found["embedding_std"] == pytest.approx(float(rows.std(0).mean()) * 2, rel=1e-5)
+    centered = (rows - rows.mean(0)).double()
+    shares = torch.linalg.svdvals(centered) ** 2
+    shares = shares / shares.sum()
+    assert found["effective_rank"] == pytest.approx(float(torch.exp(-(shares * shares.log()).sum())), rel=1e-4)
+    assert (
+        bank_metrics(filled(F.normalize(torch.randn(MAX_ENTRIES + 50, 2), dim=1), MAX_ENTRIES + 50))["effective_rank"]
+        <= 2
+    )
+
+
+# BYOL without a slow target and with a high rate gives up direction after direction, while its loss falls.
+COLLAPSING: dict[str, Any] = {
+    "method": {"name": "byol_asym", "bank_size": 16, "ema_momentum": 0.0},
+    "optimizer": {"lr": 0.01},
+    "schedule": {"epochs": 8},
+}
+
+
+def test_a_run_that_collapses_stops(clips: Path, tmp_path: Path) -> None:
+    with pytest.raises(CollapseError, match="the embeddings are collapsing"):
+        run_training(make_config(clips, logging={"on_collapse": "stop"}, **COLLAPSING), tmp_path / "run")
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert 5 < len(lines) < 40 and lines[-1]["loss"] < lines[0]["loss"]
+    assert (tmp_path / "run" / "checkpoints" / "last.pt").is_file()
+
+
+def test_a_run_that_collapses_only_warns_if_so_wished(
+    clips: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert run_training(make_config(clips, **COLLAPSING), tmp_path / "run") == "finished"
+    assert len([record for record in caplog.records if "collapsing" in record.message]) == 1
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    ranks = [line["effective_rank"] for line in lines]
+    assert len(lines) == 40 and ranks[-1] < 0.5 * max(ranks)
+
+
+def test_a_healthy_run_is_left_alone(clips: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        run_training(make_config(clips, logging={"on_collapse": "stop"}), tmp_path / "run")
+    assert "collapsing" not in caplog.text

@@ -1,0 +1,136 @@
+"""Two processes that torchrun starts hold the same bank and do what one process with the whole batch does."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.training.failures import replay
+from covid_cmsf.training.run import run_training
+from tests.training.command import write_config_file
+from tests.training.factories import differing, losses, make_config, state
+
+ROOT = Path(__file__).parent.parent.parent
+FROZEN = {"mode": "frozen"}
+
+
+def cases(clips: Path, rgb_weights: Path, flow_weights: Path) -> dict[str, tuple[TrainConfig, TrainConfig]]:
+    """By name: the settings for one process, and for two. SGD, for Adam makes much of the smallest differences."""
+    guide = {"weights": str(flow_weights), "modality": "flow"}
+    cmsf = {"name": "cmsf", "bank_size": 16, "k": 2, "num_candidates": 4}
+    two_bank = {"name": "cmsf", "constraint": "two_bank", "bank_size": 16, "labeled_bank_size": 8, "k": 2}
+    sgd = {"name": "sgd", "lr": 0.02}
+    accumulate = {**sgd, "accumulate": 2, "clip_norm": 0.5}
+    frozen: dict[str, dict[str, Any]] = {
+        "infonce": {},
+        "cmsf": {"method": cmsf, "guides": [guide]},
+        "cmsf_cached": {"method": cmsf, "guides": [{**guide, "cache": "views", "cached_views": 3}]},
+        "two_bank": {"method": two_bank, "labels": {"fraction": 0.5}},
+        "coclr": {"method": {"name": "coclr", "bank_size": 8, "bank_warmup": 0, "drop_self": 0.5}, "guides": [guide]},
+        "supcon": {  # examples without a positive do not count, and each process has another number of them
+            "method": {"name": "supcon", "include_target": False, "bank_size": 16},
+            "labels": {"fraction": 0.5},
+        },
+        "accumulated": {"method": {"name": "byol_asym", "bank_size": 16}, "optimizer": accumulate},
+    }
+    base: dict[str, Any] = {"init": str(rgb_weights), "optimizer": sgd}
+    pairs = {name: (make_config(clips, batch_norm=FROZEN, **{**base, **more}),) * 2 for name, more in frozen.items()}
+    base["method"] = {"name": "byol_asym", "bank_size": 16}
+    halves, local = (make_config(clips, batch_norm={"shuffle": True, "groups": groups}, **base) for groups in (2, 1))
+    return {**pairs, "shuffled": (halves, local)}
+
+
+NAMES = list(cases(Path("clips"), Path("rgb"), Path("flow")))
+
+
+@pytest.fixture(scope="module")
+def done(clips: Path, rgb_weights: Path, flow_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with NAME-1 (one process) and NAME-2 (two), and runs that were stopped or went wrong."""
+    root = tmp_path_factory.mktemp("two")
+    jobs = []
+    for name, (one, two) in cases(clips, rgb_weights, flow_weights).items():
+        assert run_training(one, root / f"{name}-1") == "finished"
+        written = str(write_config_file(two, root / f"{name}.yaml"))
+        job = {"config": written, "folder": str(root / f"{name}-2"), "stops": [], "again": True}
+        jobs.append(job)
+        if name in ("infonce", "shuffled"):
+            jobs.append({**job, "folder": str(root / f"{name}-stopped"), "stops": [1, 5, 7]})
+        if name == "infonce":
+            jobs.append({**job, "folder": str(root / "left"), "stops": [3], "again": False})
+    wild = make_config(clips, optimizer={"name": "sgd", "lr": 1e38}, batch_norm=FROZEN)
+    jobs.append({**job, "config": str(write_config_file(wild, root / "wild.yaml")), "folder": str(root / "wild")})
+    shutil.copytree(root / "infonce-1", root / "apart-0", symlinks=True)
+    (root / "apart-1").mkdir()  # a machine that does not see the folder of the others
+    jobs.append({**job, "config": str(root / "infonce.yaml"), "folder": str(root / "apart-RANK")})
+    (root / "jobs.json").write_text(json.dumps(jobs))
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    program = [str(Path(__file__).parent / "distributed_jobs.py"), str(root / "jobs.json")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([*words, *program], capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr[:6000]
+    return root
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_both_hold_the_same_bank_as_one_process(name: str, done: Path) -> None:
+    first, second = (torch.load(done / f"{name}-2" / f"banks-{rank}.pt", weights_only=True) for rank in (0, 1))
+    whole = {key: tensor for key, tensor in state(done / f"{name}-1").items() if key.startswith("banks.")}
+    assert len(first) > 5
+    for key in first:
+        assert torch.equal(first[key], second[key]), key
+        assert torch.allclose(first[key], whole[f"banks.{key}"], atol=1e-5), key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_and_weights_equal_those_of_one_process(name: str, done: Path) -> None:
+    one, two = losses(done / f"{name}-1"), losses(done / f"{name}-2")
+    assert len(one) >= 8 and one == pytest.approx(two, abs=1e-5)
+    whole, halves = state(done / f"{name}-1"), state(done / f"{name}-2")
+    assert whole.keys() == halves.keys()
+    weights = [key for key in whole if key.startswith(("online.", "target."))]
+    weights = [key for key in weights if not key.endswith(("running_mean", "running_var", "num_batches_tracked"))]
+    for key in weights:
+        assert torch.allclose(whole[key].float(), halves[key].float(), atol=1e-5), key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["infonce", "shuffled"])
+def test_two_processes_that_were_stopped_and_continued_end_bit_equal(name: str, done: Path) -> None:
+    for rank in (0, 1):
+        outcomes = json.loads((done / f"{name}-stopped" / f"outcomes-{rank}.json").read_text())
+        assert outcomes == ["stopped", "stopped", "stopped", "finished"]
+    assert differing(done / f"{name}-2", done / f"{name}-stopped") == []
+
+
+@pytest.mark.slow
+def test_one_process_can_continue_what_two_began(
+    done: Path, clips: Path, rgb_weights: Path, flow_weights: Path
+) -> None:
+    assert run_training(cases(clips, rgb_weights, flow_weights)["infonce"][0], done / "left") == "finished"
+    assert losses(done / "left") == pytest.approx(losses(done / "infonce-1"), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_stops_both_and_each_step_can_be_replayed(done: Path) -> None:
+    files = sorted((done / "wild").glob("failed-step-*.pt"))
+    assert [path.name[-12:] for path in files] == ["process-0.pt", "process-1.pt"]
+    for rank, path in enumerate(files):
+        assert json.loads((done / "wild" / f"outcomes-{rank}.json").read_text()) == ["not finite"]
+        assert replay(path).first_bad is not None
+
+
+@pytest.mark.slow
+def test_processes_that_do_not_see_the_same_folder_are_refused(done: Path) -> None:
+    for rank in (0, 1):
+        (words,) = json.loads((done / f"apart-{rank}" / f"outcomes-{rank}.json").read_text())
+        assert "the processes do not see the same" in words

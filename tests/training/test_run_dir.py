@@ -1,0 +1,79 @@
+"""The folder of a run: settings as they were resolved, metrics, TensorBoard, versions, what the screen said."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from covid_cmsf.config import load_config
+from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.training.monitor import MetricsWriter, drop_after, format_metrics, last_metrics, read_metrics
+from covid_cmsf.training.run_dir import config_to_dict, git_state, write_config
+from tests.training.command import Command, write_config_file
+from tests.training.factories import finish, make_config, stop_at
+
+
+def test_the_resolved_settings_can_be_read_back(clips: Path, tmp_path: Path) -> None:
+    chosen = make_config(clips, method={"name": "msf", "bank_size": 16, "k": "all"}, optimizer={"lr": 1e-7})
+    write_config(tmp_path, chosen)
+    assert load_config(TrainConfig, tmp_path / "config.yaml") == chosen
+    assert config_to_dict(chosen)["schedule"]["milestones"] == [80]  # defaults are written out too
+
+
+def test_metrics_are_read_up_to_a_line_that_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert read_metrics(path) == [] and last_metrics(path) is None
+    path.write_text('{"step": 1}\n{"step": 2}\n{"ste')
+    assert [line["step"] for line in read_metrics(path)] == [1, 2]
+    drop_after(path, 1)
+    assert path.read_text() == '{"step": 1}\n'
+
+
+def test_metrics_go_on_after_the_step_of_the_checkpoint(tmp_path: Path) -> None:
+    for start, steps in ((0, (1, 2, 3)), (2, (3, 4))):
+        metrics = MetricsWriter(tmp_path, step=start, tensorboard=False)
+        for step in steps:
+            metrics.write(step, {"start": start})
+        metrics.close()
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [(line["step"], line["start"]) for line in lines] == [(1, 0), (2, 0), (3, 2), (4, 2)]
+
+
+def test_tensorboard_has_every_step_once_though_the_run_was_stopped(
+    clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_at(monkeypatch, 3, 7)
+    finish(make_config(clips, runtime={"tensorboard": True}), tmp_path / "run")
+    # File by file: TensorBoard orders them by name, which for starts in one process and second is not their order.
+    events = []
+    for path in (tmp_path / "run" / "tensorboard").iterdir():
+        board = EventAccumulator(str(path))
+        board.Reload()
+        events += board.Scalars("loss")
+    events.sort(key=lambda event: event.step)
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [event.step for event in events] == list(range(1, 11))
+    assert [event.value for event in events] == pytest.approx([line["loss"] for line in lines])
+
+
+def test_the_folder_tells_how_the_run_came_about(clips: Path, tmp_path: Path) -> None:
+    config = write_config_file(make_config(clips, schedule={"epochs": 1}), tmp_path / "run.yaml")
+    command = Command("train", config, "--out", tmp_path / "run", log=tmp_path / "log")
+    assert command.end() == 0, command.said()
+    text = (tmp_path / "run" / "log.txt").read_text()
+    for words in ("infonce on rgb, 1 epochs, 21 videos, random weights", "epoch 1 of 1 done", "loss", "finished: "):
+        assert words in text, words
+    start = json.loads((tmp_path / "run" / "environment.jsonl").read_text())
+    assert start["command"][1:3] == ["train", str(config)] and start["device"] == "cpu" and start["from_step"] == 0
+    assert {"torch", "numpy", "python", "covid-cmsf"} <= start["versions"].keys() and start["git"] is not None
+
+
+def test_outside_of_a_checkout_there_is_no_git_state(tmp_path: Path) -> None:
+    assert git_state(tmp_path) is None
+
+
+def test_the_bar_shows_loss_purity_and_speed() -> None:
+    facts = {"loss": 0.5234, "purity": 0.714, "effective_rank": 9.84, "samples_per_s": 412.3, "epoch": 3}
+    assert format_metrics(facts) == "loss 0.523  purity 0.71  rank 9.8  clips/s 412"
+    assert format_metrics({}) == ""
