@@ -39,6 +39,7 @@ def train(
     covid_cmsf train CONFIG ...
     """
     from covid_cmsf.config import load_config
+    from covid_cmsf.training.checkpoints import Checkpoints
     from covid_cmsf.training.config import TrainConfig
     from covid_cmsf.training.run_dir import CONFIG_FILE
 
@@ -49,6 +50,7 @@ def train(
     if config_path.is_dir():
         if not (config_path / CONFIG_FILE).is_file():
             raise FileNotFoundError(f"{config_path} is not the folder of a run: it has no {CONFIG_FILE}")
+        Checkpoints(config_path / "checkpoints").check_resumable()
         config_path, folder = config_path / CONFIG_FILE, out or config_path
     config = load_config(TrainConfig, config_path, changes)
     if dry_run:

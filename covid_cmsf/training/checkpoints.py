@@ -1,8 +1,8 @@
 """Checkpoints: whole or not there, each with its hash, the newest that is sound is used.
 
     checkpoints/
-      index.json                     what there is, oldest first: file, sha256, epoch, batch, step, kept
-      step-00000120-epoch-0003.pt    {"format": 1, "encoder": metadata, "state": {...}, "optimizer": ..., ...}
+      index.json                     what there is, oldest first: file, sha256, epoch, batch, step, kept, format
+      step-00000120-epoch-0003.pt    {"format": 2, "encoder": metadata, "state": {...}, "optimizer": ..., ...}
       last.pt                        a link to the newest
 
 A file enters the index after it is on disk, and leaves the disk after it left the index; so a kill at any moment leaves
@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from covid_cmsf.files import atomic_path, file_sha256, fsync_dir, write_text_atomic
+from covid_cmsf.models.checkpoints.formats.native import CHECKPOINT_FORMAT
 
 logger = logging.getLogger(__name__)
-FORMAT = 1
 NEWEST = 2  # checkpoints that are never removed: the last, and the one to fall back on
 
 
@@ -36,6 +36,7 @@ class CheckpointEntry:
     batch: int
     step: int
     kept: bool
+    format: int = 1  # version 0.1.0 did not write it into the index
 
 
 class Checkpoints:
@@ -66,9 +67,9 @@ class Checkpoints:
             left.unlink()
         path = self.folder / f"step-{step:08d}-epoch-{epoch:04d}.pt"
         with atomic_path(path) as temporary:
-            torch.save({"format": FORMAT, **values}, temporary)
+            torch.save({"format": CHECKPOINT_FORMAT, **values}, temporary)
             digest = file_sha256(temporary)
-        entry = CheckpointEntry(path.name, digest, epoch, batch, step, kept)
+        entry = CheckpointEntry(path.name, digest, epoch, batch, step, kept, CHECKPOINT_FORMAT)
         # Those of later steps were damaged, or the run would have gone on from them.
         earlier = [one for one in self.entries() if one.step <= step and one.file != entry.file]
         entries = [*earlier, entry]
@@ -81,8 +82,19 @@ class Checkpoints:
                 old.unlink()
         return path
 
+    def check_resumable(self) -> None:
+        """Raise ValueError when the checkpoints have a format that this version does not resume."""
+        other = [entry for entry in self.entries() if entry.format != CHECKPOINT_FORMAT]
+        if other:
+            raise ValueError(
+                f"{self.folder / other[-1].file} has format {other[-1].format}, from another version of covid-cmsf; "
+                f"only format {CHECKPOINT_FORMAT} is resumed. Start a new run in another folder; "
+                f"init={self.last} starts from its weights"
+            )
+
     def load(self) -> dict[str, Any] | None:
         """The newest sound checkpoint; None when there never was one, an error when none is sound."""
+        self.check_resumable()
         entries = self.entries()
         for entry in reversed(entries):
             fault = self._fault(entry)

@@ -14,6 +14,7 @@ from covid_cmsf.config import validate
 from covid_cmsf.files import atomic_path
 from covid_cmsf.methods.base import EmbeddedBatch
 from covid_cmsf.methods.memory_bank import BankIndices
+from covid_cmsf.models.checkpoints.formats.native import CHECKPOINT_FORMAT
 from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
 from covid_cmsf.models.precision import autocast
 from covid_cmsf.training.batchnorm import forward_in_groups
@@ -52,7 +53,9 @@ def save_failed_step(
     }
     kept["view"] = moved.online[values["config"]["modality"]]
     with atomic_path(path) as temporary:
-        torch.save({"format": 1, **values, "generator": result.generator_state, "failed": kept}, temporary)
+        torch.save(
+            {"format": CHECKPOINT_FORMAT, **values, "generator": result.generator_state, "failed": kept}, temporary
+        )
     names = [components.data.views.records[video].video_id for video in embedded.videos.tolist()]
     raise NonFiniteLoss(
         f"the loss of step {step} is {result.loss}; the run has stopped. `covid-cmsf replay {path}` computes that "
@@ -92,6 +95,11 @@ def replay(path: Path, *, device: str = "cpu") -> Replay:
     values = dict(read_checkpoint_file(path).values)
     if "failed" not in values:
         raise ValueError(f"{path} is not a failed step; the engine writes failed-step-*.pt beside the checkpoints")
+    if values.get("format") != CHECKPOINT_FORMAT:
+        raise ValueError(
+            f"{path} has format {values.get('format')!r}, from another version of covid-cmsf; only format "
+            f"{CHECKPOINT_FORMAT} is replayed"
+        )
     config = validate(TrainConfig, values["config"], origin=str(path))
     alone = DistributedContext(0, 1, torch.device(device))
     components = build_components(config, alone)

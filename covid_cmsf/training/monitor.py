@@ -48,6 +48,18 @@ class MetricsWriter:
             self._board.close()
 
 
+OLD_METRIC_NAMES = {  # of version 0.1.0
+    "examples_per_s": "samples_per_s",
+    "data_share": "data_fraction",
+    "bank_rows": "bank_filled",
+}
+
+
+def _parse_metrics(line: str) -> dict[str, Any]:
+    """One line of metrics.jsonl, under today's names."""
+    return {OLD_METRIC_NAMES.get(name, name): value for name, value in json.loads(line).items()}
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file; a last line that a kill cut short is left out."""
     if not path.is_file():
@@ -55,7 +67,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            lines.append(json.loads(line))
+            lines.append(_parse_metrics(line))
         except json.JSONDecodeError:
             break
     return lines
@@ -69,7 +81,7 @@ def last_metrics(path: Path) -> dict[str, Any] | None:
         file.seek(max(0, path.stat().st_size - 4096))
         lines = file.read().decode("utf-8", "replace").split("\n")[:-1]
     try:
-        return json.loads(lines[-1]) if lines else None
+        return _parse_metrics(lines[-1]) if lines else None
     except json.JSONDecodeError:
         return None
 

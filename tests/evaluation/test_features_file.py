@@ -57,7 +57,7 @@ def test_another_kind_of_file_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda header, _: header["provenance"].update(format=2), "has format 2; this version reads format 1"),
+        (lambda header, _: header["provenance"].update(format=3), "has format 3; this version reads format 2"),
         (lambda header, _: header.pop("provenance"), "no `provenance`"),
         (lambda header, _: header["provenance"].pop("encoder"), "'encoder' is missing"),
         (lambda header, _: header["videos"].pop("labels"), "table of videos is damaged"),

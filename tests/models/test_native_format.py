@@ -87,8 +87,8 @@ def test_the_projector_travels_with_the_encoder(tmp_path: Path) -> None:
 def test_a_newer_checkpoint_format_is_refused(tmp_path: Path) -> None:
     encoder = random_encoder("s3d_tiny")
     state = {f"online.encoder.{key}": value for key, value in encoder.state_dict().items()}
-    torch.save({"format": 2, "encoder": make_metadata(encoder).model_dump(), "state": state}, tmp_path / "x.pt")
-    with pytest.raises(ValueError, match="has format 2; this version reads format 1"):
+    torch.save({"format": 3, "encoder": make_metadata(encoder).model_dump(), "state": state}, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="has format 3; this version reads formats 1 and 2"):
         load_encoder(tmp_path / "x.pt")
 
 

@@ -40,11 +40,13 @@ def compute_fingerprint(values: Mapping[str, Any]) -> str:
 # windows     (W, D) a row a window: the pooled feature as the backbone gives it
 # window_videos, window_starts    (W,) the row of its video, its first frame
 # header      `covid_cmsf_features`: JSON with `provenance`, `videos`, `skipped`
+#
+# Format 2. Format 1 (version 0.1.0) differs in names only; `_upgrade_header` translates them.
 
 # N videos, W windows, D feature
 
 
-FEATURES_FORMAT = 1
+FEATURES_FORMAT = 2
 FEATURES_HEADER = "covid_cmsf_features"
 FEATURES_TENSORS = ("features", "windows", "window_videos", "window_starts")
 
@@ -142,9 +144,34 @@ def read_tensor_file(path: Path, key: str, *, file_kind: str, made_by: str) -> t
         values = json.loads(header)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: the header is damaged ({error})") from None
+    values = _upgrade_header(values) if isinstance(values, dict) and "about" in values else values
     if not isinstance(values, dict) or not isinstance(values.get("provenance"), dict):
         raise ValueError(f"{path}: the header is damaged (no `provenance` in it)")
     return tensors, values
+
+
+OLD_NAMES = {  # format 1 -> format 2, of headers of features and probabilities, by the mapping they stand in
+    "header": {"about": "provenance", "set_aside": "skipped"},
+    "provenance": {"part": "branch", "showing": "eval_protocol", "recipe": "config"},
+    "eval_protocol": {"protocol": "name"},
+    "config": {"backbone_factor": "backbone_lr_factor", "drops": "milestones", "val_share": "val_fraction"},
+    "videos": {"parts": "subsets"},
+}
+
+
+def _upgrade_header(old: dict[str, Any]) -> dict[str, Any]:
+    """A header of format 1 in the names of format 2; whatever is not translated here stays as it is."""
+
+    def rename(values: Any, mapping: str) -> Any:
+        if not isinstance(values, dict):
+            return values
+        new_names: dict[str, str] = {key: OLD_NAMES.get(mapping, {}).get(key, key) for key in values}
+        return {new_names[key]: rename(value, new_names[key]) for key, value in values.items()}
+
+    header = rename(old, "header")
+    if isinstance(header["provenance"], dict) and header["provenance"].get("format") == 1:
+        header["provenance"]["format"] = 2
+    return header
 
 
 def _check_features(features: Features, path: Path) -> None:
@@ -167,7 +194,7 @@ def _check_features(features: Features, path: Path) -> None:
 # N videos, C classes
 
 
-PROBABILITIES_FORMAT = 1
+PROBABILITIES_FORMAT = 2
 PROBABILITIES_HEADER = "covid_cmsf_probabilities"
 
 

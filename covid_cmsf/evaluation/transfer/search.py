@@ -55,7 +55,8 @@ class Study:
         self.storage = None if journal is None else _open_storage(journal)
         self._seed = seed
         self.optuna = self._open()
-        stored = self.optuna.user_attrs.get("fingerprint", fingerprint)
+        attributes = self.optuna.user_attrs
+        stored = attributes.get("fingerprint", attributes.get("identity", fingerprint))  # identity: version 0.1.0
         if stored != fingerprint:
             assert journal is not None and self.storage is not None
             if not replace:

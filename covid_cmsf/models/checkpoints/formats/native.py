@@ -3,9 +3,13 @@
 The exchange file is safetensors: `encoder.*`, optionally `projector.*`, and the metadata as JSON in the header entry
 `covid_cmsf`. The training checkpoint is a torch file that `weights_only=True` can read:
 
-    {"format": 1, "encoder": {metadata}, "state": {"online.encoder.*", "online.projector.*", ...}, ...}
+    {"format": 2, "encoder": {metadata}, "state": {"online.encoder.*", "online.projector.*", ...}, ...}
 
 Training may put more beside these three and more into `state`; reading an encoder looks at nothing else.
+
+Format 1 (version 0.1.0) has the same metadata and the same keys of the networks, so weights are read from both. What
+only resuming needs has other names there: `settings` and `optimiser` for `config` and `optimizer`, `banks.everyone.*`
+for `banks.main.*`, and configuration keys from before they were renamed. Such a run is not resumed.
 """
 
 from pathlib import Path
@@ -15,11 +19,13 @@ from torch import nn
 
 from covid_cmsf.files import atomic_path
 from covid_cmsf.models.checkpoints.layout import Branch, CheckpointLayout
-from covid_cmsf.models.checkpoints.metadata import FORMAT, EncoderMetadata, parse_metadata
+from covid_cmsf.models.checkpoints.metadata import EncoderMetadata, parse_metadata
 from covid_cmsf.models.checkpoints.reader import CheckpointFile
 from covid_cmsf.models.encoder import Encoder
 
 HEADER_KEY = "covid_cmsf"
+CHECKPOINT_FORMAT = 2  # what training writes
+READABLE_CHECKPOINT_FORMATS = (1, 2)
 
 
 def identity_key(native_key: str) -> tuple[str, ...]:
@@ -53,8 +59,9 @@ def file_metadata(file: CheckpointFile) -> EncoderMetadata:
     """The metadata inside one of our files."""
     if file.header is not None:
         return parse_metadata(file.header[HEADER_KEY], location=str(file.path))
-    if file.values["format"] != FORMAT:
-        raise ValueError(f"{file.path} has format {file.values['format']!r}; this version reads format {FORMAT}")
+    if file.values["format"] not in READABLE_CHECKPOINT_FORMATS:
+        readable = " and ".join(map(str, READABLE_CHECKPOINT_FORMATS))
+        raise ValueError(f"{file.path} has format {file.values['format']!r}; this version reads formats {readable}")
     return parse_metadata(file.values["encoder"], location=str(file.path))
 
 
