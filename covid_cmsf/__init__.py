@@ -1,3 +1,125 @@
-"""CoViD-CMSF: teach video encoders without labels by constrained mean shift."""
+"""CoViD-CMSF: teach video encoders without labels by constrained mean shift.
+
+    import covid_cmsf as cc
+
+    clips = cc.open_clips("clips/ucf101")
+    encoder = cc.load_encoder("encoder.safetensors")
+    cc.embed("my.mp4", encoder)                                # (D,)
+    features = cc.extract_features(encoder, clips, "rgb.safetensors")
+    cc.retrieval(features).recall[1]                           # percent
+
+Every name below is imported when it is first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from covid_cmsf.clips.base import Clips
+    from covid_cmsf.clips.factory import open_clips
+    from covid_cmsf.clips.store import ClipStore
+    from covid_cmsf.commands import extract_features, retrieval, run_plan, train
+    from covid_cmsf.evaluation.features.file import Features, load_features, save_features
+    from covid_cmsf.evaluation.knn import KnnResult, evaluate_knn
+    from covid_cmsf.evaluation.probes.linear import LinearResult, evaluate_linear
+    from covid_cmsf.evaluation.retrieval import RetrievalResult
+    from covid_cmsf.models import (
+        MLP,
+        Embedder,
+        Encoder,
+        EncoderMetadata,
+        HeadLayout,
+        freeze_,
+        load_encoder,
+        save_encoder,
+    )
+    from covid_cmsf.models.networks import Network, ema_update_, make_target
+    from covid_cmsf.training.config import TrainConfig
+    from covid_cmsf.video_files import VideoFiles, embed, optical_flow
+    from covid_cmsf.views.batch import Batch
+    from covid_cmsf.views.config import ViewConfig
+    from covid_cmsf.views.dataset import ViewDataset
+    from covid_cmsf.views.loader import ViewLoader
+    from preprocess.flow import FlowParameters
+
+# Where each name lives: the imports above once more, for Python.
+_HOME = {
+    "covid_cmsf.clips.base": ["Clips"],
+    "covid_cmsf.clips.factory": ["open_clips"],
+    "covid_cmsf.clips.store": ["ClipStore"],
+    "covid_cmsf.commands": ["extract_features", "retrieval", "run_plan", "train"],
+    "covid_cmsf.evaluation.features.file": ["Features", "load_features", "save_features"],
+    "covid_cmsf.evaluation.knn": ["KnnResult", "evaluate_knn"],
+    "covid_cmsf.evaluation.probes.linear": ["LinearResult", "evaluate_linear"],
+    "covid_cmsf.evaluation.retrieval": ["RetrievalResult"],
+    "covid_cmsf.models": [
+        "MLP",
+        "Embedder",
+        "Encoder",
+        "EncoderMetadata",
+        "HeadLayout",
+        "freeze_",
+        "load_encoder",
+        "save_encoder",
+    ],
+    "covid_cmsf.models.networks": ["Network", "ema_update_", "make_target"],
+    "covid_cmsf.training.config": ["TrainConfig"],
+    "covid_cmsf.video_files": ["VideoFiles", "embed", "optical_flow"],
+    "covid_cmsf.views.batch": ["Batch"],
+    "covid_cmsf.views.config": ["ViewConfig"],
+    "covid_cmsf.views.dataset": ["ViewDataset"],
+    "covid_cmsf.views.loader": ["ViewLoader"],
+    "preprocess.flow": ["FlowParameters"],
+}
+
+__all__ = [
+    "MLP",
+    "Batch",
+    "ClipStore",
+    "Clips",
+    "Embedder",
+    "Encoder",
+    "EncoderMetadata",
+    "Features",
+    "FlowParameters",
+    "HeadLayout",
+    "KnnResult",
+    "LinearResult",
+    "Network",
+    "RetrievalResult",
+    "TrainConfig",
+    "VideoFiles",
+    "ViewConfig",
+    "ViewDataset",
+    "ViewLoader",
+    "ema_update_",
+    "embed",
+    "evaluate_knn",
+    "evaluate_linear",
+    "extract_features",
+    "freeze_",
+    "load_encoder",
+    "load_features",
+    "make_target",
+    "open_clips",
+    "optical_flow",
+    "retrieval",
+    "run_plan",
+    "save_encoder",
+    "save_features",
+    "train",
+]
+
+if not TYPE_CHECKING:  # a type checker would take any misspelled name for a lazy one
+
+    def __getattr__(name: str) -> object:
+        for module, names in _HOME.items():
+            if name in names:
+                value = globals()[name] = getattr(import_module(module), name)
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

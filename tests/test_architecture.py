@@ -5,6 +5,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BASE_MODULES = {"config", "devices", "exit_codes", "files", "logs"}
+# above everything: the command line, and what `import covid_cmsf` offers besides the packages' own classes
+TOP_MODULES = {"cli", "__main__", "commands", "video_files"}
 PACKAGES = ["clips", "views", "models", "methods", "training", "evaluation", "cotrain", "report"]
 # evaluation knows checkpoints, not methods; models know nothing of clips
 FORBIDDEN = {("evaluation", "methods"), ("evaluation", "training"), ("models", "clips"), ("models", "views")}
@@ -36,8 +38,8 @@ def allowed_imports(package: str) -> set[str]:
         return BASE_MODULES
     if package == "preprocess":
         return BASE_MODULES | {"preprocess", "clips"}
-    if package in ("cli", "__main__"):
-        return BASE_MODULES | {"preprocess", "cli", *PACKAGES}
+    if package in TOP_MODULES:
+        return BASE_MODULES | TOP_MODULES | {"preprocess", *PACKAGES}
     earlier = set(PACKAGES[: PACKAGES.index(package) + 1])
     return BASE_MODULES | {other for other in earlier if (package, other) not in FORBIDDEN}
 

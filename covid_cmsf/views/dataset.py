@@ -2,7 +2,7 @@
 
 # T frames, C channels, H W pixels
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.clips.sampling import two_clips
+from covid_cmsf.config import validate
 from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
 from covid_cmsf.views.batch import Sample, Views
 from covid_cmsf.views.config import ViewConfig
@@ -34,23 +35,55 @@ class SampleKey:
 
 
 class ViewDataset(Dataset[Sample]):
-    """Two views of each video. `defer` leaves colors and normalization to the device (see `Batch.to`).
+    """Two augmented views of each video, online and target, in one or more modalities.
 
-    `online` and `target` are the modalities of each view, by default all of the settings': what no network looks at
-    is neither decoded nor augmented, and leaving it out does not change the rest.
+    Args:
+        clips: what `open_clips` returns.
+        records: the videos; those of `split` and `subset`, or all, when left out.
+        config: clips and augmentation; the paper's when left out (32 frames of 128 pixels).
+        split: name of a split of the clips.
+        subset: train (default), test or val of the split.
+        modalities: rgb, flow, rgbdiff, frame; instead of the config's, as are the next three.
+        length: frames per clip.
+        stride: frames from one to the next.
+        size: height and width of a view, pixels.
+        seed: of everything random: a sample follows from the seed and its key.
+        defer: leave colors and normalization to the device (see `Batch.to`).
+        online: modalities of the online view, by default all. What no network looks at is neither decoded nor
+            augmented, and leaving it out does not change the rest.
+        target: modalities of the target view, by default all.
+
+    Example:
+        >>> clips = cc.open_clips("clips/ucf101")
+        >>> data = cc.ViewDataset(clips, split="1", subset="train", modalities=("rgb", "flow"))
+        >>> batch = next(cc.ViewLoader(data, batch_size=8).epoch(0))
+        >>> batch.online["rgb"].shape, batch.target["flow"].shape
+        (torch.Size([8, 3, 32, 128, 128]), torch.Size([8, 2, 32, 128, 128]))
     """
 
     def __init__(
         self,
         clips: Clips,
-        records: Sequence[ClipRecord],
-        config: ViewConfig,
+        records: Sequence[ClipRecord] | None = None,
+        config: ViewConfig | None = None,
         *,
-        seed: int,
+        split: str | None = None,
+        subset: str | None = None,
+        modalities: Sequence[str] | None = None,
+        length: int | None = None,
+        stride: int | None = None,
+        size: int | None = None,
+        seed: int = 0,
         defer: bool = False,
         online: Sequence[str] | None = None,
         target: Sequence[str] | None = None,
     ) -> None:
+        changes = {"modalities": modalities, "length": length, "stride": stride, "size": size}
+        config = _change_config(config or ViewConfig(), changes)
+        if records is None:
+            records = _select_records(clips, split, subset)
+        elif split is not None or subset is not None:
+            raise ValueError("give either the records or a split and subset, not both")
         self.clips, self.config, self.seed, self.defer = clips, config, seed, defer
         self.modalities = config.get_modalities()
         self._view_modalities = [
@@ -145,6 +178,19 @@ class ViewDataset(Dataset[Sample]):
             }
             for one, in_view in zip(frame_indices, self._view_modalities, strict=True)
         ]
+
+
+def _change_config(config: ViewConfig, changes: Mapping[str, object]) -> ViewConfig:
+    given = {name: value for name, value in changes.items() if value is not None}
+    return validate(ViewConfig, {**config.model_dump(), **given}, origin="ViewDataset") if given else config
+
+
+def _select_records(clips: Clips, split: str | None, subset: str | None) -> list[ClipRecord]:
+    if split is not None:
+        return clips.select(split, subset or "train")
+    if subset is not None:
+        raise ValueError(f"subset {subset!r} of which split? There are {', '.join(clips.splits) or 'none'}")
+    return clips.records
 
 
 def num_usable_frames(record: ClipRecord, modalities: Sequence[Modality]) -> int:

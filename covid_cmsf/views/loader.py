@@ -69,14 +69,30 @@ class EpochSampler(Sampler[list[SampleKey]]):
 
 
 class ViewLoader:
-    """Batches of views, epoch by epoch; counts clips that could not be read and stops when they are too many."""
+    """Batches of views, epoch by epoch; counts clips that could not be read and stops when they are too many.
+
+    Args:
+        data: the videos.
+        batch_size: samples per batch, per process. An incomplete last batch is left out.
+        num_workers: processes that decode and augment; 0 does it in this one.
+        rank: number of this process.
+        world_size: number of processes.
+        repeat: how often an epoch visits each video, with other views each time.
+        pin_memory: copy batches to page-locked memory, for GPUs.
+        prefetch: batches that each worker prepares ahead.
+
+    Example:
+        >>> loader = cc.ViewLoader(data, batch_size=128, num_workers=8)
+        >>> for batch in loader.epoch(0):
+        ...     loss = step(batch.to("cuda"))
+    """
 
     def __init__(
         self,
         data: ViewDataset,
         *,
         batch_size: int,
-        num_workers: int,
+        num_workers: int = 0,
         rank: int = 0,
         world_size: int = 1,
         repeat: int = 1,

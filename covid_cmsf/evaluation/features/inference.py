@@ -1,6 +1,7 @@
 """Windows -> features: the encoder at work."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 import torch
@@ -50,6 +51,18 @@ class FeatureExtractor:
         while batch := list(islice(views, self._batch_size)):
             with torch.inference_mode(), autocast(self._precision, self._device):
                 yield self.network(torch.stack(batch)).float().cpu()
+
+
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Put a network into eval mode, and every submodule back into its own mode at the end."""
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def video_features(windows: Tensor, video_indices: Tensor, num_videos: int) -> Tensor:

@@ -100,6 +100,17 @@ def load_eval_model(checkpoint: Path | str, *, branch: str | None = None) -> Eva
     )
 
 
+def wrap_encoder(encoder: nn.Module) -> EvalModel:
+    """Return an encoder in memory as a model to evaluate; ValueError when it does not say what it takes."""
+    metadata = getattr(encoder, "metadata", None)
+    if not isinstance(metadata, EncoderMetadata):
+        raise ValueError(
+            f"this {type(encoder).__name__} has no metadata, so its input is unknown; load it by load_encoder, or set "
+            "encoder.metadata to an EncoderMetadata"
+        )
+    return EvalModel(encoder, metadata, "an encoder in memory")
+
+
 def create_random_encoder(
     name: str, *, modality: str, seed: int, input_size: tuple[int, int, int] | None = None, stride: int = 1
 ) -> tuple[Encoder, EncoderMetadata]:

@@ -1,0 +1,219 @@
+"""Features and flow straight from video files and frames, without a clip store."""
+
+# T frames, H W pixels, N videos, D feature
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from covid_cmsf.clips.base import Clips, check_request
+from covid_cmsf.clips.decoders import open_video
+from covid_cmsf.clips.flow_codec import encode_flow
+from covid_cmsf.clips.records import ClipRecord, FlowInfo, StoreInfo
+from covid_cmsf.clips.store import ClipStore
+from covid_cmsf.devices import choose_device
+from covid_cmsf.evaluation.features.inference import FeatureExtractor, evaluation_mode, video_features
+from covid_cmsf.evaluation.features.model import wrap_encoder
+from covid_cmsf.evaluation.features.protocol import build_eval_protocol
+from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset
+from covid_cmsf.views.dataset import num_usable_frames
+from preprocess.config import make_store_flow
+from preprocess.convert import StageError, stored_frames
+from preprocess.flow import FlowParameters, choose_backend, make_flow, to_gray
+
+FLOW_BOUND = 20.0  # pixels; the default of `covid-cmsf preprocess`
+Frame = NDArray[np.uint8]
+
+
+def embed(
+    videos: str | Path | Sequence[str | Path],
+    encoder: nn.Module,
+    *,
+    windows: int | None = None,
+    modality: str | None = None,
+    like: ClipStore | None = None,
+    short_edge: int | None = None,
+    flow_backend: str | None = None,
+    batch_size: int = 16,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return the feature (D,) of a video file, or (N, D) of several files, as `extract_features` computes it.
+
+    The encoder's metadata says what it takes: modality, clip length, stride, size and normalization. For a flow
+    encoder TV-L1 flow is computed on the fly. A video shorter than a clip is padded with its first frame. The feature
+    is the mean over the windows of the unit-length features; `torch.nn.functional.normalize` it to compare by cosine.
+
+    Args:
+        videos: one path, or several.
+        encoder: what `load_encoder` returns, or any module with `metadata`. Its training mode is restored afterwards.
+        windows: clips per video, evenly spread; 4 when left out, 1 for a single-frame encoder.
+        modality: rgb, flow, rgbdiff or frame, for weights that do not say which they were trained on.
+        like: the clip store that the encoder was trained on: the same short edge, flow bound and TV-L1 parameters.
+        short_edge: resize frames to this short edge first, 0 is native. Flow is in pixels, so it must be that of the
+            clips that a flow encoder was trained on.
+        flow_backend: auto, numba, numba-fast, torch or opencv.
+        batch_size: windows that pass the network together.
+        device: move the encoder there; where it is when left out.
+
+    Raises:
+        ValueError: a file is no video or has too few frames, or the encoder has no metadata.
+
+    Example:
+        >>> encoder = cc.load_encoder("encoder.safetensors")
+        >>> cc.embed("my.mp4", encoder).shape
+        torch.Size([1024])
+    """
+    eval_protocol = build_eval_protocol(wrap_encoder(encoder).metadata, modality=modality, num_windows=windows)
+    single = isinstance(videos, str | Path)
+    paths = [Path(path) for path in ([videos] if isinstance(videos, str | Path) else videos)]
+    if not paths:
+        raise ValueError("no video files to embed")
+    clips = VideoFiles(paths, _file_settings(like, short_edge=short_edge, flow_backend=flow_backend))
+    data = VideoDataset(clips, clips.records, ["test"] * len(paths), eval_protocol)
+    for path, record in zip(paths, clips.records, strict=True):
+        if num_usable_frames(record, [data.modality]) < 1:
+            raise ValueError(
+                f"{path} has {record.num_frames} frames; {eval_protocol.modality} needs at least "
+                f"{2 if eval_protocol.modality in ('flow', 'rgbdiff') else 1}"
+            )
+    with evaluation_mode(encoder):
+        place = _device_of(encoder) if device is None else choose_device(str(device))
+        extract = FeatureExtractor(encoder, data, batch_size=batch_size, device=place, precision="fp32")
+        shard = extract(_read_all(data, paths))
+    features = video_features(shard.windows, shard.window_videos, len(paths))
+    return features[0] if single else features
+
+
+def optical_flow(
+    frames: Tensor | NDArray[np.uint8],
+    *,
+    backend: str = "auto",
+    parameters: FlowParameters | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """Return the TV-L1 flow (T - 1, 2, H, W) from each frame to the next, float32 pixels, x first.
+
+    Args:
+        frames: uint8, at least two: RGB (T, H, W, 3) or (T, 3, H, W), or gray (T, H, W).
+        backend: auto, numba (equal to OpenCV's to the last bit), numba-fast, torch (any device) or opencv.
+        parameters: those of OpenCV's `DualTVL1OpticalFlow`; its defaults when left out.
+        device: for the torch backend; a GPU where there is one.
+
+    Example:
+        >>> frames = torchvision.io.read_video("my.mp4", pts_unit="sec")[0]
+        >>> cc.optical_flow(frames[:9]).shape
+        torch.Size([8, 2, 240, 320])
+    """
+    array = frames.cpu().numpy() if isinstance(frames, Tensor) else frames
+    if array.dtype != np.uint8 or array.ndim not in (3, 4):
+        raise ValueError(
+            f"frames are {array.dtype} {array.shape}; uint8 (T, H, W, 3), (T, 3, H, W) or (T, H, W) needed"
+        )
+    if len(array) < 2:
+        raise ValueError(f"{len(array)} frames; flow needs at least 2")
+    if array.ndim == 4:
+        channels_last = array.shape[-1] == 3
+        array = to_gray(array if channels_last else array.transpose(0, 2, 3, 1))
+    return torch.from_numpy(make_flow(backend, parameters, device=device)(np.ascontiguousarray(array)))
+
+
+class VideoFiles(Clips):
+    """Video files as clips. Frames and flow are those that a clip store with the settings `info` would encode.
+
+    Opening decodes every file once to count its frames: headers are often wrong.
+    """
+
+    def __init__(self, paths: Sequence[Path], info: StoreInfo) -> None:
+        assert info.flow is not None
+        self.info, self.modalities, self.flow_bound = info, ("rgb", "flow"), info.flow.bound
+        self.splits = {}
+        self._paths = {f"{number}/{path.name}": path for number, path in enumerate(paths)}
+        self.records = [self._make_record(video_id, path) for video_id, path in self._paths.items()]
+
+    def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
+        """Return uint8 frames: `rgb` (T, 3, H, W), or quantized `flow` (T, 2, H, W), x first."""
+        check_request(record, modality, frame_indices, self.modalities)
+        path = self._paths[record.video_id]
+        if modality == "rgb":
+            frames = self._decode(path, set(frame_indices), lambda frame: frame)
+            return torch.from_numpy(np.stack([frames[number] for number in frame_indices])).permute(0, 3, 1, 2)
+        flow = self._compute_flow(path, sorted(set(frame_indices)))
+        return torch.from_numpy(np.stack([flow[number] for number in frame_indices]))
+
+    def _make_record(self, video_id: str, path: Path) -> ClipRecord:
+        num_frames, height, width = 0, 0, 0
+        for frame in self._frames(path):
+            num_frames, (height, width) = num_frames + 1, frame.shape[:2]
+        num_flow = max(0, num_frames - 1)
+        return ClipRecord(video_id, video_id, "", -1, num_frames, num_flow, 0.0, width, height, "")
+
+    def _compute_flow(self, path: Path, wanted: list[int]) -> dict[int, Frame]:
+        """Return {i: quantized flow (2, H, W) from frame i to i + 1}; runs of neighbors go to the backend together."""
+        gray = self._decode(path, {frame for number in wanted for frame in (number, number + 1)}, to_gray)
+        backend = make_store_flow(self.info, None)
+        assert backend is not None
+        flow: dict[int, Frame] = {}
+        for run in _consecutive_runs(wanted):
+            pictures = np.stack([gray[number] for number in (*run, run[-1] + 1)])
+            flow.update(zip(run, encode_flow(backend(pictures), self.flow_bound), strict=True))
+        return flow
+
+    def _decode(self, path: Path, wanted: Collection[int], convert: Callable[[Frame], Frame]) -> dict[int, Frame]:
+        last = max(wanted)
+        found: dict[int, Frame] = {}
+        for number, frame in enumerate(self._frames(path)):
+            if number in wanted:
+                found[number] = convert(frame)
+            if number == last:
+                break
+        return found
+
+    def _frames(self, path: Path) -> Iterator[Frame]:
+        try:
+            with open_video(path) as reader:
+                yield from stored_frames(reader, short_edge=self.info.short_edge, max_frames=self.info.max_frames)
+        except (ValueError, StageError) as error:
+            raise ValueError(f"{path}: {error.reason if isinstance(error, StageError) else error}") from error
+
+
+def _file_settings(like: ClipStore | None, *, short_edge: int | None, flow_backend: str | None) -> StoreInfo:
+    """Return the settings of `like`, or the defaults of `covid-cmsf preprocess`, with what was asked for."""
+    parameters = FlowParameters().model_dump(by_alias=True)
+    flow = FlowInfo(backend=choose_backend("auto"), version="", parameters=parameters, bound=FLOW_BOUND)
+    info = StoreInfo(modalities=("rgb", "flow"), short_edge=0, max_frames=0, quality=0, flow=flow)
+    if like is not None:
+        info = like.info.model_copy(update={} if like.info.flow is not None else {"flow": flow})
+    if short_edge is not None:
+        info = info.model_copy(update={"short_edge": short_edge})
+    if flow_backend is not None:
+        assert info.flow is not None
+        info = info.model_copy(update={"flow": info.flow.model_copy(update={"backend": choose_backend(flow_backend)})})
+    return info
+
+
+def _read_all(data: VideoDataset, paths: Sequence[Path]) -> Iterator[DecodedVideo]:
+    for index, path in enumerate(paths):
+        video = data[index]
+        if video.error:
+            raise ValueError(video.error if str(path) in video.error else f"{path}: {video.error}")
+        yield video
+
+
+def _consecutive_runs(numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Yield [3, 4, 5], [9] for [3, 4, 5, 9]."""
+    run: list[int] = []
+    for number in numbers:
+        if run and number != run[-1] + 1:
+            yield run
+            run = []
+        run.append(number)
+    if run:
+        yield run
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    return next((tensor.device for tensor in module.parameters()), torch.device("cpu"))

@@ -1,0 +1,237 @@
+"""`import covid_cmsf as cc`: lazy, complete, and enough for a user's own loop."""
+
+import ast
+import pkgutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import covid_cmsf as cc
+from tests.evaluation.factories import small_encoder, synthetic_features
+from tests.factories import make_ucf, moving_square, write_video
+from tests.preprocess.commands import preprocess
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_ucf(tmp_path_factory.mktemp("videos"), classes=2, groups=12, num_frames=8)
+
+
+@pytest.fixture(scope="module")
+def store(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without loss: flow is stored to the last bit."""
+    out = tmp_path_factory.mktemp("clips") / "ucf"
+    finished = preprocess(videos, out, "--quality", "0")
+    assert finished.returncode == 0, finished.stderr
+    return out
+
+
+def encoder_with_metadata(modality: str) -> cc.Encoder:
+    encoder, eval_model = small_encoder(modality)
+    encoder.frozen = False
+    encoder.metadata = eval_model.metadata  # type: ignore[assignment]
+    return encoder
+
+
+# The module
+
+
+def test_importing_the_package_imports_neither_torch_nor_numpy() -> None:
+    script = "import sys, covid_cmsf; print(sorted({'torch', 'numpy', 'cv2', 'av', 'pydantic'} & set(sys.modules)))"
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert finished.stdout.strip() == "[]"
+
+
+def test_all_lists_what_type_checkers_and_python_find() -> None:
+    tree = ast.parse(Path(cc.__file__).read_text(encoding="utf-8"))
+    typed = next(node for node in tree.body if isinstance(node, ast.If))
+    for_checkers = {
+        (node.module, alias.name) for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    for_python = {(module, name) for module, names in cc._HOME.items() for name in names}
+    assert len(for_python) > 30
+    assert for_checkers == for_python
+    assert sorted(name for _, name in for_python) == sorted(cc.__all__)
+    assert set(cc.__all__) <= set(dir(cc))
+
+
+@pytest.mark.parametrize("name", cc.__all__)
+def test_every_public_name_has_a_docstring(name: str) -> None:
+    assert (getattr(cc, name).__doc__ or "").strip()
+
+
+def test_no_public_name_is_hidden_by_a_module() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(cc.__path__)}
+    assert "clips" in modules
+    assert not modules & set(cc.__all__)  # importing covid_cmsf.x sets the attribute x to the module
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'MeanShift0'"):
+        cc.MeanShift0  # type: ignore[attr-defined]  # noqa: B018
+
+
+# Video files
+
+
+def test_embed_agrees_with_a_clip_store_in_flow_to_the_last_bit(videos: Path, store: Path, tmp_path: Path) -> None:
+    encoder, clips = encoder_with_metadata("flow"), cc.open_clips(store)
+    assert isinstance(clips, cc.ClipStore)
+    features = cc.extract_features(encoder, clips, tmp_path / "flow.safetensors", device="cpu", batch_size=4)
+    found = cc.embed([videos / f"{name}.avi" for name in features.videos.ids], encoder, like=clips, batch_size=4)
+    assert torch.equal(found, features.features)
+
+
+def test_embed_of_a_stores_own_rgb_file_is_the_stores_feature_to_the_last_bit(store: Path, tmp_path: Path) -> None:
+    encoder = encoder_with_metadata("rgb")
+    features = cc.extract_features(encoder, store, tmp_path / "rgb.safetensors", device="cpu", windows=2)
+    paths = [store / "rgb" / f"{name}.mp4" for name in features.videos.ids]
+    assert torch.equal(cc.embed(paths, encoder, windows=2), features.features)
+
+
+def test_embed_of_the_original_videos_is_near_the_stores_rgb_features(
+    videos: Path, store: Path, tmp_path: Path
+) -> None:
+    encoder = encoder_with_metadata("rgb")
+    features = cc.extract_features(encoder, store, tmp_path / "rgb.safetensors", device="cpu")
+    found = cc.embed([videos / f"{name}.avi" for name in features.videos.ids], encoder)
+    # The store halves the resolution of colors once more, and these videos are colored noise.
+    similarity = nn.functional.cosine_similarity(found, features.features)
+    others = nn.functional.cosine_similarity(found.roll(1, 0), features.features)
+    assert similarity.min() > 0.95
+    assert similarity.mean() > 0.98 > others.mean()
+
+
+@pytest.mark.parametrize("modality", ["rgb", "flow", "rgbdiff"])
+def test_embed_of_one_file_is_a_vector_and_leaves_the_encoder_as_it_was(
+    videos: Path, store: Path, modality: str
+) -> None:
+    encoder = encoder_with_metadata(modality).train()
+    last = [*encoder.modules()][-1]
+    last.training = False  # as someone does who freezes one batch norm
+    modes = [module.training for module in encoder.modules()]
+    path = sorted(videos.rglob("*.avi"))[0]
+    one, many = (cc.embed(given, encoder, like=cc.ClipStore.open(store)) for given in (str(path), [path]))
+    assert one.shape == (encoder.num_features,)
+    assert torch.equal(many, one[None])
+    assert not one.requires_grad
+    assert [module.training for module in encoder.modules()] == modes
+
+
+def test_embed_pads_a_video_shorter_than_a_clip(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "short.avi", moving_square(3))
+    assert torch.isfinite(cc.embed(path, encoder_with_metadata("rgb"))).all()
+
+
+def test_flow_of_larger_frames_is_that_of_the_short_edge_asked_for(tmp_path: Path) -> None:
+    frames = moving_square(4)
+    large = np.stack([cv2.resize(frame, (128, 96)) for frame in frames])
+    path = write_video(tmp_path / "large.avi", large)
+    encoder = encoder_with_metadata("flow")
+    native, small = (cc.embed(path, encoder, short_edge=edge, flow_backend="opencv") for edge in (None, 48))
+    expected = cc.embed(write_video(tmp_path / "small.avi", frames), encoder, flow_backend="opencv")
+    assert (small - expected).norm() < (native - expected).norm()
+
+
+def test_embed_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
+    text, single = tmp_path / "text.mp4", write_video(tmp_path / "single.avi", moving_square(1))
+    text.write_text("no video")
+    rgb, flow = encoder_with_metadata("rgb"), encoder_with_metadata("flow")
+    with pytest.raises(ValueError, match=r"text\.mp4: cannot open as a video"):
+        cc.embed(text, rgb)
+    with pytest.raises(FileNotFoundError, match=r"no video file .*gone\.mp4"):
+        cc.embed(tmp_path / "gone.mp4", rgb)
+    with pytest.raises(ValueError, match=r"single\.avi has 1 frames; flow needs at least 2"):
+        cc.embed(single, flow)
+    with pytest.raises(ValueError, match="this Linear has no metadata"):
+        cc.embed(single, nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="no video files"):
+        cc.embed([], rgb)
+    with pytest.raises(ValueError, match="at least 1 window|num_windows"):
+        cc.embed(single, rgb, windows=0)
+
+
+def test_optical_flow_takes_rgb_and_gray_frames_as_arrays_and_tensors() -> None:
+    frames = moving_square(4)
+    gray = np.stack([cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in frames])
+    quick = cc.FlowParameters(warps=1, nscales=2, outer_iterations=1)
+    solver = cv2.optflow.DualTVL1OpticalFlow_create(warps=1, nscales=2, outerIterations=1)
+    expected = np.stack([solver.calc(*pair, None).transpose(2, 0, 1) for pair in pairwise(gray)])
+    tensor = torch.from_numpy(frames)
+    for given in (frames, gray, tensor, tensor.permute(0, 3, 1, 2), torch.from_numpy(gray)):
+        flow = cc.optical_flow(given, backend="opencv", parameters=quick)
+        assert flow.shape == (3, 2, 48, 64) and flow.dtype == torch.float32
+        assert torch.equal(flow, torch.from_numpy(expected))
+
+
+def test_optical_flow_finds_a_shift_of_two_pixels() -> None:
+    picture = cv2.GaussianBlur(np.random.default_rng(0).integers(0, 256, (64, 80)).astype(np.uint8), (0, 0), 3)
+    flow = cc.optical_flow(np.stack([picture, np.roll(picture, 2, axis=1)]), backend="torch", device="cpu")
+    assert flow[0, 0, 16:-16, 16:-16].median() == pytest.approx(2, abs=0.2)
+    assert flow[0, 1, 16:-16, 16:-16].median() == pytest.approx(0, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("frames", "message"),
+    [
+        (np.zeros((1, 32, 32), np.uint8), "1 frames; flow needs at least 2"),
+        (np.zeros((2, 32, 32), np.float32), "frames are float32"),
+        (np.zeros((32, 32), np.uint8), "frames are uint8"),
+        (np.zeros((2, 4, 32, 32), np.uint8), "needs uint8 RGB"),
+    ],
+)
+def test_optical_flow_refuses_other_frames(frames: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cc.optical_flow(frames, backend="opencv")
+
+
+# From features to numbers
+
+
+def test_retrieval_takes_features_or_their_file(tmp_path: Path) -> None:
+    features = synthetic_features(noise=2.0)
+    cc.save_features(tmp_path / "some.safetensors", features)
+    result = cc.retrieval(tmp_path / "some.safetensors")
+    assert result == cc.retrieval(features)
+    assert list(result.recall) == [1, 5, 10, 20]
+    assert 0 < result.recall[1] <= result.recall[5] <= 100
+
+
+def test_extract_features_takes_paths_and_leaves_the_encoder_as_it_was(store: Path, tmp_path: Path) -> None:
+    encoder = encoder_with_metadata("rgb").train()
+    features = cc.extract_features(encoder, store, tmp_path / "a.safetensors", device="cpu")
+    assert encoder.training
+    assert features.features.shape == (24, encoder.num_features)
+    assert cc.load_features(tmp_path / "a.safetensors").provenance == features.provenance
+
+
+# One's own loop
+
+
+def test_view_dataset_by_split_is_that_of_records_and_a_configuration(store: Path) -> None:
+    clips = cc.open_clips(store)
+    config = cc.ViewConfig(modalities=("rgb", "flow"), length=4, size=16)
+    by_name = cc.ViewDataset(clips, split="1", subset="train", modalities=("rgb", "flow"), length=4, size=16)
+    by_records = cc.ViewDataset(clips, clips.select("1", "train"), config, seed=0)
+    first, second = (next(cc.ViewLoader(data, batch_size=3).epoch(0)) for data in (by_name, by_records))
+    assert torch.equal(first.videos, second.videos)
+    assert set(first.online) == {"rgb", "flow"}
+    assert all(torch.equal(first.online[name], second.online[name]) for name in first.online)
+    assert len(cc.ViewDataset(clips, modalities=("rgb",))) == 24
+
+
+def test_view_dataset_says_which_arguments_do_not_go_together(store: Path) -> None:
+    clips = cc.open_clips(store)
+    with pytest.raises(ValueError, match="subset 'test' of which split"):
+        cc.ViewDataset(clips, subset="test")
+    with pytest.raises(ValueError, match="not both"):
+        cc.ViewDataset(clips, clips.records, split="1")
+    with pytest.raises(ValueError, match="unknown modality 'sound'"):
+        cc.ViewDataset(clips, modalities=("sound",))
