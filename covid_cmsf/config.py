@@ -45,6 +45,29 @@ def validate(schema: type[S], values: Mapping[str, Any], *, origin: str) -> S:
         raise ValueError(f"configuration ({origin}): " + "; ".join(messages)) from None
 
 
+def check_partial(schema: type[Config], values: Mapping[str, Any], *, origin: str) -> None:
+    """Raise ValueError for unknown keys and wrong values in some of the values of a `schema`.
+
+    Missing keys are accepted, and whether values fit together is left to `validate`, which sees all of them.
+    """
+    try:
+        schema.model_validate(values)
+    except ValidationError as error:
+        messages: list[str] = []
+        for detail in error.errors():
+            if detail["type"] == "union_tag_not_found":  # no name: accept the keys of every member of the union
+                keys, models = _resolve_location(schema, detail["loc"])
+                known = list(dict.fromkeys(name for model in models for name in model.model_fields))
+                unknown = [key for key in detail["input"] if key not in known]
+                messages += [f"unknown key {'.'.join([*keys, key])!r}; {_suggest(key, known)}" for key in unknown]
+            elif detail["type"] != "missing" and not (
+                detail["type"] == "value_error" and isinstance(detail["input"], dict)
+            ):
+                messages.append(_format_error(schema, dict(detail)))
+        if messages:
+            raise ValueError(f"configuration ({origin}): " + "; ".join(messages)) from None
+
+
 def read_yaml(path: Path, _seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A YAML mapping with its `extends` (a path or a list of paths, relative to the file) merged beneath it."""
     path = Path(path).resolve()

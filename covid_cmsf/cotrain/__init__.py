@@ -1,1 +1,1 @@
-"""Room 8: stages and rounds. A printable plan whose stages speak only through files."""
+"""Co-training: a plan of training stages, run in dependency order. Stages communicate through files only."""

@@ -1,4 +1,4 @@
-"""Progress of a plan on the screen: a bar for each stage that runs, from the files that it writes."""
+"""Display a plan in the terminal: progress bars, the graph of its stages, and estimates of their cost."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +19,7 @@ from covid_cmsf.logs import console
 from covid_cmsf.models import create_encoder
 from covid_cmsf.models.precision import autocast
 from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.training.dry_run import format_duration
 from covid_cmsf.training.method_config import TargetMethodConfig
 from covid_cmsf.training.monitor import format_metrics, last_metrics
 from covid_cmsf.training.run import set_threads
@@ -29,7 +30,10 @@ ShowStates = Callable[[list[Stage], dict[str, str]], None]
 
 @contextmanager
 def stage_bars() -> Iterator[ShowStates]:
-    """Yields the function that brings the bars up to date; it shows nothing elsewhere than on a terminal."""
+    """Yield a function that updates one bar per running stage, from the metrics that it writes.
+
+    Without a terminal nothing is displayed.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[metrics]}"))
     times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, *times, console=console, disable=not console.is_terminal) as bars:
@@ -50,11 +54,8 @@ def stage_bars() -> Iterator[ShowStates]:
         yield show
 
 
-# A plan as a picture in text: which stage trains what, from which start, under which guide, at which cost.
-
-
 def stage_tree(stages: Sequence[Stage]) -> Tree:
-    """Each stage below the one it starts from; guides are named beside it."""
+    """Return a tree with every stage below its `init`, and its guides beside it."""
     tree = Tree("plan")
     branches: dict[str, Tree] = {}
     for stage in stages:
@@ -65,8 +66,8 @@ def stage_tree(stages: Sequence[Stage]) -> Tree:
 
 
 def cost_table(stages: Sequence[Stage], costs: dict[str, float | None]) -> Table:
-    """What is done, and what the rest may take; seconds by stage, None where nothing is trained."""
-    table = Table("stage", "state", "epochs", "training, about")
+    """Return a table of states and estimated training times; `costs` as from `stage_costs`."""
+    table = Table("stage", "state", "epochs", "estimated training time")
     for stage in stages:
         epochs = "" if stage.config is None else str(stage.config.schedule.epochs)
         seconds = costs[stage.name]
@@ -78,23 +79,15 @@ def cost_table(stages: Sequence[Stage], costs: dict[str, float | None]) -> Table
     return table
 
 
-def format_duration(seconds: float) -> str:
-    """In words."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+# Cost of a plan: the time of the networks per step, measured on random clips, times the number of steps. Decoding and
+# augmentation, which run in workers at the same time, and evaluation are not counted.
 
-
-# What a plan may take: the networks' time of one step, measured on random clips, times the number of steps.
-#
-# Decoding and augmentation happen beside it, in workers, and are not counted; nor is the evaluation of a stage.
-
-MEASURED = 4  # clips of the batch that is timed
-Timing = tuple[float, float]  # seconds a clip: forward and backward, forward alone
+TIMED_CLIPS = 4  # batch size of the measurement
+Timing = tuple[float, float]  # seconds per clip: forward and backward, forward only
 
 
 def stage_costs(stages: Sequence[Stage]) -> dict[str, float | None]:
-    """Seconds of training of each stage; None where nothing is trained."""
+    """Estimate the seconds of training per stage; None where nothing is trained."""
     timings: dict[tuple[object, ...], Timing] = {}
     sizes: dict[tuple[str, str, str], int] = {}
     costs: dict[str, float | None] = {}
@@ -118,13 +111,13 @@ def stage_costs(stages: Sequence[Stage]) -> dict[str, float | None]:
 
 
 def time_clip(config: TrainConfig) -> Timing:
-    """One clip of a batch through the encoder; the second of two tries."""
-    seen = get_modality(config.modality, flow_style=config.views.flow_style)
+    """Measure the seconds per clip of the encoder; the first of two passes is a warm-up."""
+    modality = get_modality(config.modality, flow_style=config.views.flow_style)
     device = choose_device(config.runtime.device)
-    encoder = create_encoder(config.encoder, in_channels=seen.num_channels).to(device)
-    size = config.views.frame_size if seen.single_frame else config.views.size
-    shape = (size, size) if seen.single_frame else (config.views.length, size, size)
-    clip = torch.randn(MEASURED, seen.num_channels, *shape, device=device)
+    encoder = create_encoder(config.encoder, in_channels=modality.num_channels).to(device)
+    size = config.views.frame_size if modality.single_frame else config.views.size
+    shape = (size, size) if modality.single_frame else (config.views.length, size, size)
+    clip = torch.randn(TIMED_CLIPS, modality.num_channels, *shape, device=device)
     times = (0.0, 0.0)
     for _ in range(2):
         start = time.monotonic()
@@ -135,7 +128,7 @@ def time_clip(config: TrainConfig) -> Timing:
         feature.float().sum().backward()
         _synchronize(device)
         times = (time.monotonic() - start, middle - start)
-    return times[0] / MEASURED, times[1] / MEASURED
+    return times[0] / TIMED_CLIPS, times[1] / TIMED_CLIPS
 
 
 def _synchronize(device: torch.device) -> None:

@@ -1,7 +1,7 @@
-"""Does the stages of a plan like a build system: what is done stays, what is ready runs, side by side if asked to.
+"""Execute the stages of a plan like a build system: skip what is done, run what is ready, in parallel if requested.
 
-Every stage is a process of its own, forked from a server that has the heavy imports already. It ends with this process,
-however that ends, so a killed plan leaves nothing running; the same command continues in the middle of a stage.
+Every stage runs in its own process, forked from a server that already has the heavy imports. It exits when this process
+does, for whatever reason, so a killed plan leaves no processes; the same command resumes in the middle of a stage.
 """
 
 import logging
@@ -30,24 +30,27 @@ POLL = 0.5  # seconds
 
 @dataclass
 class Execution:
-    """What runs where. `devices` are handed out to stages; one that is done gives its own back."""
+    """State of a plan that is being executed. A running stage occupies one of `slots`.
 
-    work: Callable[[Stage, str], None]  # does a stage in a place; runs in the stage's process
-    devices: list[str]  # the places
+    States are waiting, running, done, failed, and `not selected` (excluded by --only or --from).
+    """
+
+    work: Callable[[Stage, str], None]  # runs a stage in a slot; called in the stage's process
+    slots: list[str]  # cpu#1, cuda:0, cuda:0,1, ...
     stop: StopRequest
-    on_change: Callable[[dict[str, str]], None] = lambda states: None  # {stage: waiting, running, done, failed}
-    running: dict[str, tuple[BaseProcess, str]] = field(default_factory=dict)
+    on_change: Callable[[dict[str, str]], None] = lambda states: None  # takes {stage: state}
+    running: dict[str, tuple[BaseProcess, str]] = field(default_factory=dict)  # {stage: (process, slot)}
     states: dict[str, str] = field(default_factory=dict)
 
 
-def execute(stages: Sequence[Stage], wanted: set[str], execution: Execution) -> int:
-    """Does the wanted stages and returns an exit code. A failure lets others finish that do not need it."""
+def execute(stages: Sequence[Stage], selected: set[str], execution: Execution) -> int:
+    """Run the selected stages and return an exit code. After a failure, stages that do not depend on it still run."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["covid_cmsf.cotrain.preload"])
     states = execution.states
     for stage in stages:
-        states[stage.name] = "done" if is_done(stage) else "waiting" if stage.name in wanted else "left out"
-    order = longest_chain_first(stages) if len(execution.devices) > 1 else stages
+        states[stage.name] = "done" if is_done(stage) else "waiting" if stage.name in selected else "not selected"
+    order = longest_chain_first(stages) if len(execution.slots) > 1 else stages
     execution.on_change(states)
     try:
         while True:
@@ -68,9 +71,10 @@ def execute(stages: Sequence[Stage], wanted: set[str], execution: Execution) -> 
 
 
 def longest_chain_first(stages: Sequence[Stage]) -> list[Stage]:
-    """Side by side, what most stages in a row wait for goes first: a chain begun last would leave devices idle.
+    """Sort stages by the longest chain of stages that depend on them.
 
-    Of equals the one with more needs: with a guide a stage has two networks to feed, and long work is best begun early.
+    A long chain started last would leave devices idle. Ties go to the stage with more dependencies: with a guide it
+    runs two networks and takes longer.
     """
     chain: dict[str, int] = {stage.name: 1 for stage in stages}
     for stage in reversed(stages):
@@ -84,23 +88,26 @@ def _start_ready_stages(
 ) -> None:
     states = execution.states
     for stage in stages:
-        free = [one for one in execution.devices if one not in {device for _, device in execution.running.values()}]
+        occupied = {slot for _, slot in execution.running.values()}
+        free = [slot for slot in execution.slots if slot not in occupied]
         if not free:
             return
         if states[stage.name] != "waiting":
             continue
         needed = {states[name] for name in stage.needs}
-        if needed & {"failed", "left out"}:
+        if needed & {"failed", "not selected"}:
             states[stage.name] = "failed"
-            missing = [name for name in stage.needs if states[name] in ("failed", "left out")]
-            logger.error("stage %s cannot run: it needs %s", stage.name, ", ".join(missing))
+            missing = [name for name in stage.needs if states[name] in ("failed", "not selected")]
+            logger.error(
+                "stage %s cannot run: it needs %s, which failed or was not selected", stage.name, ", ".join(missing)
+            )
         elif needed <= {"done"}:
             prepare_folder(stage)
             process = context.Process(target=_stage_process, args=(execution.work, stage, free[0]), name=stage.name)
             process.start()
             execution.running[stage.name] = process, free[0]
             states[stage.name] = "running"
-            logger.info("stage %s begins%s", stage.name, f" on {free[0]}" if len(execution.devices) > 1 else "")
+            logger.info("stage %s started%s", stage.name, f" on {free[0]}" if len(execution.slots) > 1 else "")
 
 
 def _wait_for_stage(execution: Execution) -> None:
@@ -115,10 +122,10 @@ def _wait_for_stage(execution: Execution) -> None:
             code or 0, "failed"
         )
         if code == exit_codes.SUCCESS:
-            logger.info("stage %s is done", name)
+            logger.info("stage %s done", name)
         elif code == exit_codes.INTERRUPTED or execution.stop.asked:
             execution.states[name] = "waiting"
-            execution.stop.asked = True  # also when somebody stopped the stage itself
+            execution.stop.asked = True  # also if the signal went to the stage's process only
         else:
             logger.error("stage %s failed (exit code %s)", name, code)
 
@@ -132,34 +139,34 @@ def _forward_signal(execution: Execution) -> None:
 
 
 def prepare_folder(stage: Stage) -> None:
-    """The stage's folder, empty or with the beginning of this very stage; what another version left is put aside."""
+    """Create the stage's folder. Results of another configuration are moved to `replaced/`; those of this one stay."""
     if stage.folder.exists() and read_stage_key(stage.folder) != stage.key:
-        aside = stage.folder.parent / "replaced" / f"{stage.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        moved = stage.folder.parent / "replaced" / f"{stage.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         number = 1
-        while aside.exists():
+        while moved.exists():
             number += 1
-            aside = aside.with_name(f"{aside.name}-{number}")
-        aside.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(stage.folder, aside)
-        logger.info("the settings of stage %s have changed: its old results are in %s", stage.name, aside)
+            moved = moved.with_name(f"{moved.name}-{number}")
+        moved.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(stage.folder, moved)
+        logger.info("the configuration of stage %s has changed: its old results are in %s", stage.name, moved)
     stage.folder.mkdir(parents=True, exist_ok=True)
     write_stage_key(stage.folder, stage.key)
 
 
-def _stage_process(work: Callable[[Stage, str], None], stage: Stage, device: str) -> None:
-    """The process of a stage. Asked to stop elsewhere than in training, it ends; the same command continues."""
+def _stage_process(work: Callable[[Stage, str], None], stage: Stage, slot: str) -> None:
+    """Run a stage in its process. Outside of training, which handles signals itself, a signal ends the process."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     for number in SIGNALS:
         signal.signal(number, _exit_interrupted)
     try:
-        work(stage, device)
+        work(stage, slot)
     finally:
         _kill_workers()
 
 
 def _kill_workers() -> None:
-    """Kills data loading workers that an interruption left behind: asked once they live on, and Python would wait."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler takes their end for a failure
+    """Kill data-loading workers left by an interruption: they ignore one signal, and Python would wait for them."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler reports their exit as a failure
     for worker in multiprocessing.active_children():
         worker.kill()
 
@@ -177,16 +184,16 @@ def _exit_with_parent() -> None:
 
 
 def select_stages(stages: Sequence[Stage], *, only: str | None, start: str | None) -> set[str]:
-    """The stages that are wanted: all, `only` one, or all from `start` on."""
+    """Return the names of the stages to run: all, `only` one, or all from `start` on."""
     names = [stage.name for stage in stages]
     for name in (only, start):
         if name is not None and name not in names:
-            raise ValueError(f"no stage {name!r}; there are {', '.join(names)}")
+            raise ValueError(f"there is no stage {name!r}; choose from {', '.join(names)}")
     if only is not None:
         return {only}
     return set(names[names.index(start) :]) if start is not None else set(names)
 
 
 def seed_dir(out: Path, seed: int | None) -> Path:
-    """Where the stages of one seed are."""
+    """Return the folder of a seed's stages."""
     return out if seed is None else out / f"seed-{seed}"

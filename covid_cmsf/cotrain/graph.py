@@ -1,4 +1,4 @@
-"""Stages -> a graph, all resolved: settings, places of files, and a key that changes when a stage must be redone."""
+"""Build the graph of a plan: stages with resolved configurations, file paths, dependencies and cache keys."""
 
 import hashlib
 import json
@@ -7,20 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covid_cmsf.config import deep_update, read_yaml, validate
-from covid_cmsf.cotrain.plan import EvaluationConfig, PlanConfig, StageConfig
+from covid_cmsf.config import read_yaml, validate
+from covid_cmsf.cotrain.plan import EvaluationConfig, PlanConfig, StageConfig, Values, merge_layers
 from covid_cmsf.cotrain.rounds import expand_stages
 from covid_cmsf.files import file_sha256
 from covid_cmsf.training.config import RuntimeConfig, TrainConfig
 from covid_cmsf.training.run_dir import config_to_dict
 from covid_cmsf.views.config import ViewConfig
 
-CONTENT = 1  # raise it when what a stage computes changes: everything is computed anew
+CONTENT = 1  # increment when what a stage computes changes: all stages of existing plans are then redone
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage with its place. `config` is None where nothing is trained; `key` says what it was made of."""
+    """A resolved stage.
+
+    `config` is None if nothing is trained. `key` is a hash of all inputs: a stage is redone when it changes.
+    """
 
     spec: StageConfig
     number: int
@@ -38,28 +41,30 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """Also the name of its folder."""
+        """Name of the stage and of its folder."""
         return self.spec.name
 
     @property
     def checkpoint(self) -> Path:
-        """Its weights, once it is done."""
+        """Weights file of the stage; it exists once the stage is done."""
         if self.spec.weights is not None:
             return Path(self.spec.weights)
         return self.folder / "checkpoints" / "last.pt"
 
 
 def build_graph(plan: PlanConfig, out: Path, *, plan_dir: Path, seed: int | None = None) -> list[Stage]:
-    """The stages in an order in which they can be done; `plan_dir` is the plan's folder, for files that it names."""
+    """Return the stages in dependency order; `config` files are relative to `plan_dir`, the folder of the plan."""
     stages: dict[str, Stage] = {}
     for number, spec in enumerate(expand_stages(plan), start=1):
         if spec.name in stages:
-            raise ValueError(f"two stages are called {spec.name!r}")
+            raise ValueError(f"two stages have the name {spec.name!r}")
         needs = tuple(dict.fromkeys(name for name in (spec.init, *spec.guides) if name is not None))
         for name in needs:
             if name not in stages:
-                known = ", ".join(stages) or "none"
-                raise ValueError(f"stage {spec.name!r} needs {name!r}, which is no stage before it; there are {known}")
+                earlier_names = ", ".join(stages) or "none"
+                raise ValueError(
+                    f"stage {spec.name!r} needs {name!r}, which is not an earlier stage; choose from {earlier_names}"
+                )
         earlier = [stages[name] for name in needs]
         stages[spec.name] = _build_stage(plan, spec, number, out / spec.name, earlier, plan_dir=plan_dir, seed=seed)
     return list(stages.values())
@@ -77,7 +82,9 @@ def _build_stage(
 ) -> Stage:
     by_name = {stage.name: stage for stage in earlier}
     needs = tuple(by_name)
-    values = _merge_values(plan, spec, plan_dir=plan_dir, seed=seed)
+    values = stage_values(plan, spec, base=read_yaml(plan_dir / spec.config) if spec.config is not None else {})
+    if seed is not None:
+        values["seed"] = seed
     config = None
     if spec.trains:
         init = by_name[spec.init] if spec.init else None
@@ -114,29 +121,22 @@ def _build_stage(
     )
 
 
-def _merge_values(plan: PlanConfig, spec: StageConfig, *, plan_dir: Path, seed: int | None) -> dict[str, Any]:
-    """The settings of a training run: the file's, the plan's, the stage's, later ones win."""
-    values: dict[str, Any] = read_yaml(plan_dir / spec.config) if spec.config is not None else {}
-    for own in (plan.defaults, spec.overrides):
-        deep_update(values, json.loads(json.dumps(own)))  # a copy, all the way down
-    if spec.method:
-        deep_update(values, {"method": spec.method})
-    if spec.modality is not None:
-        values["modality"] = spec.modality
-    if spec.epochs is not None:
-        deep_update(values, {"schedule": {"epochs": spec.epochs}})
-    if seed is not None:
-        values["seed"] = seed
-    return values
+def stage_values(plan: PlanConfig, spec: StageConfig, *, base: Values) -> Values:
+    """Return the training configuration of a stage: `base` <- `defaults` <- the stage's keys, later ones win."""
+    layers = [base, plan.defaults, spec.overrides]
+    layers += [{"method": spec.method}] if spec.method else []
+    layers += [{"modality": spec.modality}] if spec.modality is not None else []
+    layers += [{"schedule": {"epochs": spec.epochs}}] if spec.epochs is not None else []
+    return merge_layers(*layers)
 
 
 def _stage_key(
     spec: StageConfig,
     config: TrainConfig | None,
-    values: dict[str, Any],
+    values: Values,
     earlier: Sequence[Stage],
 ) -> str:
-    """What the stage is made of: its settings without speed and places, the keys of what it needs, the clips."""
+    """Hash the inputs of a stage: configuration without runtime and paths, keys of its dependencies, clips."""
     contents: dict[str, Any] = {"content": CONTENT, "split": values.get("split"), "views": values.get("views")}
     contents["needs"] = [stage.key for stage in earlier]
     contents["clips"] = clips_fingerprint(str(values.get("clips", "")))
@@ -151,19 +151,18 @@ def _stage_key(
     elif spec.weights is not None:
         contents["weights"] = [_file_hash(spec.weights, spec.name), spec.branch, spec.modality]
     else:
-        made = [spec.random, spec.histogram, spec.modality, values.get("seed", 0)]
-        contents["made"] = made
+        contents["made"] = [spec.random, spec.histogram, spec.modality, values.get("seed", 0)]
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
 def _file_hash(path: str, stage: str) -> str:
     if not Path(path).is_file():
-        raise FileNotFoundError(f"stage {stage}: no weights file {path}")
+        raise FileNotFoundError(f"stage {stage}: there is no weights file {path}")
     return file_sha256(Path(path))
 
 
 def clips_fingerprint(path: str) -> list[str]:
-    """Hashes of a clip store's tables; other formats are known by their path alone."""
+    """Return the hashes of a clip store's tables; for other formats, the path."""
     folder = Path(path)
     tables = [folder / "store.json", folder / "manifest.csv", *sorted((folder / "splits").glob("*.csv"))]
     return [file_sha256(table) for table in tables if table.is_file()] or [path]

@@ -1,12 +1,13 @@
-"""A plan as settings: a list of stages, or rounds in short."""
+"""Configuration of a plan: a list of stages, or a number of co-training rounds."""
 
 import re
+from copy import deepcopy
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from covid_cmsf.config import Config
-from covid_cmsf.training.config import known_modality
+from covid_cmsf.config import Config, check_partial, deep_update
+from covid_cmsf.training.config import GuideConfig, TrainConfig, known_modality
 
 Values = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -16,7 +17,7 @@ Baseline = Literal["chance", "color", "flow", "random"]
 
 
 class Published(Config):
-    """What the paper has for this row, in percent."""
+    """Published figures of the same stage, in percent."""
 
     r1: float | None = None
     linear: float | None = None
@@ -24,94 +25,100 @@ class Published(Config):
 
 
 class StageConfig(Config):
-    """One training run, or weights from elsewhere. `init` and `guide` are names of earlier stages."""
+    """One training run, or an encoder that is only evaluated. `init` and `guide` name earlier stages."""
 
     name: str
     modality: str | None = None
     config: str | None = Field(default=None, description="a training file, relative to the plan")
-    method: Values = Field(default={}, description="laid over the method of `defaults`")
+    method: Values = Field(default={}, description="merged over the method of `defaults`")
     init: str | None = None
     guide: str | tuple[str, ...] | None = None
-    guide_overrides: Values = Field(default={}, description="layer, cache, ... of the guides")
+    guide_overrides: Values = Field(default={}, description="keys of a guide: layer, cache, ...")
     epochs: int | None = Field(default=None, ge=1)
-    overrides: Values = Field(default={}, description="anything else of a training run")
-    weights: str | None = Field(default=None, description="a weights file instead of training")
-    branch: str | None = Field(default=None, description="of the weights file: online, target, guide")
-    random: str | None = Field(default=None, description="an encoder of the zoo with random weights, as a control")
-    histogram: Histogram | None = Field(default=None, description="no network: a histogram, as a control")
+    overrides: Values = Field(default={}, description="any keys of a training configuration")
+    weights: str | None = Field(default=None, description="evaluate this weights file instead of training")
+    branch: str | None = Field(default=None, description="branch of the weights file: online, target, guide")
+    random: str | None = Field(default=None, description="evaluate this encoder with random weights")
+    histogram: Histogram | None = Field(default=None, description="evaluate a histogram instead of a network")
     index: str | None = Field(default=None, description="the row's number in the paper")
-    model: str | None = Field(default=None, description="what the table calls it")
+    model: str | None = Field(default=None, description="the model's name in the table")
     published: Published = Published()
 
     @field_validator("name")
     @classmethod
     def _plain(cls, name: str) -> str:
         if not NAME.fullmatch(name):
-            raise ValueError("a stage's name is a folder's: letters, digits, dots, dashes, underscores")
+            raise ValueError("a stage's name is also its folder: letters, digits, dots, dashes, underscores")
         return name
 
     @property
     def guides(self) -> tuple[str, ...]:
-        """Names of the stages that guide this one."""
+        """Names of the stages whose encoders guide this one."""
         if self.guide is None:
             return ()
         return (self.guide,) if isinstance(self.guide, str) else self.guide
 
     @property
     def trains(self) -> bool:
-        """Whether there is something to train."""
+        """Whether the stage trains an encoder."""
         return self.weights is None and self.random is None and self.histogram is None
 
     @model_validator(mode="after")
     def _one_kind(self) -> "StageConfig":
         if sum(one is not None for one in (self.weights, self.random, self.histogram)) > 1:
-            raise ValueError(f"stage {self.name}: weights, random or histogram, only one of them")
+            raise ValueError(f"stage {self.name}: give only one of weights, random and histogram")
         if not self.trains and (self.init or self.guides or self.epochs or self.method or self.config):
             raise ValueError(f"stage {self.name} is not trained, so it has no init, guide, epochs, method or config")
         if not self.trains and self.modality is None:
-            raise ValueError(f"stage {self.name}: say which modality the network sees")
+            raise ValueError(f"stage {self.name}: modality is missing: the input of the network")
         return self
 
 
 class EvaluationConfig(Config):
-    """How every stage is measured."""
+    """How every stage is evaluated."""
 
     protocol: Literal["clean", "coclr"] = "clean"
-    clips: str | None = Field(default=None, description="to measure on, where they are not those of training")
-    split: str | None = Field(default=None, description="of the clips to measure on; None: that of training")
+    clips: str | None = Field(default=None, description="evaluate on these clips; None: those of training")
+    split: str | None = Field(default=None, description="split to evaluate on; None: that of training")
     gallery: str = "train"
     query: str = "test"
-    windows: int | None = Field(default=None, ge=1, description="clips of a video; None: the protocol's choice")
-    probe: Literal["protocol", "compress"] = Field(default="protocol", description="linear: compress is for images")
+    windows: int | None = Field(default=None, ge=1, description="windows per video; None: the protocol's")
+    probe: Literal["protocol", "compress"] = Field(
+        default="protocol", description="linear probe; compress: that of MSF, for images"
+    )
 
 
 class PlanConfig(Config):
-    """What to train, in which order, from which start, under which guide."""
+    """What to train, in which order, from which init, with which guide."""
 
-    defaults: Values = Field(default={}, description="of a training run; what all stages share")
+    defaults: Values = Field(default={}, description="training configuration that all stages share")
     stages: tuple[StageConfig, ...] = ()
     rounds: int = Field(default=0, ge=0, description="alternations; each trains both modalities")
     modalities: tuple[str, str] = ("rgb", "flow")
     first: str = Field(default="flow", description="which modality is trained first in a round")
     init: Literal["base", "latest"] = Field(
-        default="base", description="base: every round starts from `pretrain` (the paper); latest: goes on (CoCLR)"
+        default="base", description="init of a round. base: `pretrain` (the paper); latest: the last round (CoCLR)"
     )
-    pretrain: Values = Field(default={}, description="settings of the first stage of each modality, InfoNCE")
+    pretrain: Values = Field(default={}, description="training configuration of the first stage per modality (InfoNCE)")
     pretrain_overrides: dict[str, Values] = Field(
-        default={}, description="laid over `pretrain` for one modality: {rgb: {schedule: {epochs: 600}}}"
+        default={}, description="merged over `pretrain` for one modality: {rgb: {schedule: {epochs: 600}}}"
     )
-    cmsf: Values = Field(default={}, description="settings of the rounds, CMSF")
+    cmsf: Values = Field(
+        default={}, description="training configuration of the rounds (CMSF); `guide` has keys of the guides"
+    )
     controls: tuple[Control, ...] = ()
-    baselines: tuple[Baseline, ...] = Field(default=(), description="what needs no training, in the table for scale")
+    baselines: tuple[Baseline, ...] = Field(default=(), description="rows of the table that need no training")
     evaluation: EvaluationConfig = EvaluationConfig()
-    seeds: tuple[int, ...] = Field(default=(), description="run everything for each, and give mean and spread")
+    seeds: tuple[int, ...] = Field(
+        default=(), description="run all stages per seed; tables give mean and standard deviation"
+    )
 
     @model_validator(mode="after")
     def _something_to_do(self) -> "PlanConfig":
         if not self.stages and not self.rounds:
             raise ValueError("a plan needs stages, or a number of rounds")
         if self.rounds and not (self.pretrain and self.cmsf):
-            raise ValueError("rounds need `pretrain` (InfoNCE's configuration) and `cmsf` (CMSF's)")
+            raise ValueError("rounds need `pretrain` (configuration of InfoNCE) and `cmsf` (of CMSF)")
         for name in self.modalities:
             known_modality(name)
         for name in self.pretrain_overrides:
@@ -124,3 +131,38 @@ class PlanConfig(Config):
         if len(set(self.modalities)) < 2:
             raise ValueError("co-training needs two different modalities")
         return self
+
+    @property
+    def cmsf_train_values(self) -> Values:
+        """`cmsf` without `guide`, which is not a key of a training configuration."""
+        return {key: value for key, value in self.cmsf.items() if key != "guide"}
+
+
+def check_sections(plan: PlanConfig, *, origin: str) -> None:
+    """Raise ValueError for unknown keys and wrong values in the sections that become training configurations.
+
+    Sections are merged over `defaults` first, as in a stage: a section may change the method without repeating its
+    name. What only a whole training configuration can tell is checked when the stages are built.
+    """
+    check_partial(TrainConfig, plan.defaults, origin=f"{origin}, section defaults")
+    sections: dict[str, Values] = {"pretrain": plan.pretrain, "cmsf": plan.cmsf_train_values}
+    for modality, values in plan.pretrain_overrides.items():
+        sections[f"pretrain_overrides.{modality}"] = merge_layers(plan.pretrain, values)
+    guides: dict[str, Values] = {"cmsf.guide": plan.cmsf.get("guide", {})}
+    for stage in plan.stages:
+        sections[f"stage {stage.name}"] = merge_layers(
+            stage.overrides, {"method": stage.method} if stage.method else {}
+        )
+        guides[f"stage {stage.name}, guide_overrides"] = stage.guide_overrides
+    for name, values in sections.items():
+        check_partial(TrainConfig, merge_layers(plan.defaults, values), origin=f"{origin}, section {name}")
+    for name, values in guides.items():
+        check_partial(GuideConfig, values, origin=f"{origin}, section {name}")
+
+
+def merge_layers(*layers: Values) -> Values:
+    """Return a deep copy of the mappings merged key by key; later ones win."""
+    merged: Values = {}
+    for layer in layers:
+        deep_update(merged, deepcopy(layer))
+    return merged

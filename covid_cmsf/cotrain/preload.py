@@ -1,4 +1,8 @@
-"""What the server of stage processes imports, once. It is no stage, so signals to the whole group are not for it."""
+"""Imports for the fork server of stage processes: done once, inherited by every stage.
+
+The server is not a stage, so it ignores the signals that a scheduler sends to the whole process group. This has to be
+a module of its own: `set_forkserver_preload` imports it by name, in the server only.
+"""
 
 import signal
 

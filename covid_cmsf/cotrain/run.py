@@ -1,4 +1,4 @@
-"""A plan from its file to its table."""
+"""Run a plan: load it, execute its stages, write its tables."""
 
 import logging
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from covid_cmsf.clips import open_clips
 from covid_cmsf.config import load_config
 from covid_cmsf.cotrain.executor import Execution, execute, seed_dir, select_stages
 from covid_cmsf.cotrain.graph import Stage, build_graph
-from covid_cmsf.cotrain.plan import EvaluationConfig, PlanConfig
+from covid_cmsf.cotrain.plan import EvaluationConfig, PlanConfig, check_sections
 from covid_cmsf.cotrain.stage import run_stage
 from covid_cmsf.cotrain.table import Row, mean_over_seeds, table_rows, write_tables
 from covid_cmsf.files import write_text_atomic
@@ -24,12 +24,14 @@ ShowStates = Callable[[list[Stage], dict[str, str]], None]
 
 
 def load_plan(path: Path, overrides: list[str]) -> PlanConfig:
-    """The plan in a file, with `key=value` changes."""
-    return load_config(PlanConfig, path, overrides)
+    """Load a plan with `key=value` overrides; its training sections are checked here, before any stage is built."""
+    plan = load_config(PlanConfig, path, overrides)
+    check_sections(plan, origin=str(path))
+    return plan
 
 
 def build_graphs(plan: PlanConfig, out: Path, *, plan_dir: Path) -> list[list[Stage]]:
-    """One graph, or one for each seed."""
+    """Return one graph per seed, or a single one for a plan without seeds."""
     seeds: tuple[int | None, ...] = plan.seeds or (None,)
     return [build_graph(plan, seed_dir(out, seed), plan_dir=plan_dir, seed=seed) for seed in seeds]
 
@@ -45,7 +47,10 @@ def run_plan(
     num_processes: int = 1,
     show: ShowStates = lambda stages, states: None,
 ) -> tuple[int, list[Row]]:
-    """Does what is not done yet; returns an exit code and the table, which is also written into `out`."""
+    """Execute the stages that are not done; return an exit code and the rows of the table, also written to `out`.
+
+    `parallel` stages run at a time, each with `num_processes` processes; `show` is called when a state changes.
+    """
     graphs = build_graphs(plan, out, plan_dir=plan_dir)
     check_evaluation(plan.evaluation, graphs[0])
     slots = device_slots(parallel, num_processes)
@@ -54,21 +59,21 @@ def run_plan(
     with lock_dir(out), stop_request() as stop:
         write_text_atomic(out / "plan.json", plan.model_dump_json(indent=1) + "\n")
         for stages in graphs:
-            wanted = select_stages(stages, only=only, start=start)
+            selected = select_stages(stages, only=only, start=start)
             execution = Execution(
                 work=partial(run_stage, num_processes=num_processes, num_slots=parallel),
-                devices=slots,
+                slots=slots,
                 stop=stop,
                 on_change=partial(show, stages),
             )
-            code = max(code, execute(stages, wanted, execution))
+            code = max(code, execute(stages, selected, execution))
             if stop.asked:
                 break
     return code, write_results(plan, graphs, out)
 
 
 def check_evaluation(evaluation: EvaluationConfig, stages: list[Stage]) -> None:
-    """Other clips to measure on must be there, with their split and part, before anything is trained."""
+    """Open the clips of the evaluation and select their split, so that errors come before any training."""
     if evaluation.clips is not None:
         clips = open_clips(evaluation.clips)
         for split in {evaluation.split or stage.split for stage in stages}:
@@ -76,7 +81,7 @@ def check_evaluation(evaluation: EvaluationConfig, stages: list[Stage]) -> None:
 
 
 def write_results(plan: PlanConfig, graphs: list[list[Stage]], out: Path) -> list[Row]:
-    """The tables of all seeds, and of their means."""
+    """Write the tables of every seed and of their means; return the rows of the latter."""
     tables = [table_rows(stages, chance="chance" in plan.baselines) for stages in graphs]
     if plan.seeds:
         for seed, rows in zip(plan.seeds, tables, strict=True):
@@ -89,13 +94,15 @@ def write_results(plan: PlanConfig, graphs: list[list[Stage]], out: Path) -> lis
 
 
 def device_slots(parallel: int, num_processes: int) -> list[str]:
-    """Where stages run side by side: each on GPUs of its own, or, without any, so many at once on the CPU."""
+    """Return one slot per parallel stage: `cuda:0,1` (GPUs that no other slot has), or `cpu#1` without GPUs."""
     gpus = torch.cuda.device_count()
     if parallel < 1 or num_processes < 1:
         raise ValueError(f"--parallel {parallel} --processes {num_processes}: both must be at least 1")
     if gpus == 0:
         return [f"cpu#{number}" for number in range(1, parallel + 1)]
     if parallel * num_processes > gpus:
-        raise ValueError(f"--parallel {parallel} --processes {num_processes}: there are {gpus} GPUs, one for each")
+        raise ValueError(
+            f"--parallel {parallel} --processes {num_processes}: every process needs a GPU, and there are {gpus}"
+        )
     numbers = [range(first, first + num_processes) for first in range(0, parallel * num_processes, num_processes)]
-    return ["cuda:" + ",".join(map(str, own)) for own in numbers]
+    return ["cuda:" + ",".join(map(str, gpu_ids)) for gpu_ids in numbers]

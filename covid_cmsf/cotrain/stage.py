@@ -1,4 +1,7 @@
-"""What happens inside a stage: train (or take weights), extract features, measure. All of it can be interrupted."""
+"""Run one stage: train (or load weights), extract features, evaluate. Every step can be interrupted and resumed.
+
+A stage's folder has `stage.key` (hash of its inputs) from the start and `stage.json` (its result) once it is done.
+"""
 
 import json
 import logging
@@ -33,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_stage(stage: Stage, slot: str, *, num_processes: int = 1, num_slots: int = 1) -> None:
-    """Runs in the stage's own process, and ends it with an exit code. `slot` is cpu#1, cuda:0, cuda:0,1, ..."""
+    """Run a stage in its own process and exit with a code. `slot` is cpu#1, cuda:0, cuda:0,1, ..."""
     setup_logging(quiet=True)
     start = time.monotonic()
     runtime = stage_runtime(stage, slot, num_processes=num_processes, num_slots=num_slots)
@@ -48,13 +51,13 @@ def run_stage(stage: Stage, slot: str, *, num_processes: int = 1, num_slots: int
     except (ValueError, RuntimeError, OSError) as error:
         add_text_file(stage.folder / "log.txt")
         logger.error("stage %s: %s", stage.name, error)
-        logger.debug("where it happened", exc_info=True)  # for log.txt
+        logger.debug("traceback", exc_info=True)  # for log.txt
         sys.exit(exit_codes.FAILED)
     write_stage_result(stage, {**result, "seconds_last_start": time.monotonic() - start})
 
 
 def stage_runtime(stage: Stage, slot: str, *, num_processes: int, num_slots: int) -> RuntimeConfig:
-    """The stage's runtime in a place: a device that the settings name is kept, cores are shared among places."""
+    """Return the stage's runtime in a slot: a configured device stays, the cores are divided among the slots."""
     device = stage.runtime.device
     if device == "auto":
         device = slot.partition("#")[0] if num_processes == 1 else slot.partition(":")[0].partition("#")[0]
@@ -64,7 +67,10 @@ def stage_runtime(stage: Stage, slot: str, *, num_processes: int, num_slots: int
 
 
 def _train(stage: Stage, config: TrainConfig, slot: str, num_processes: int) -> str:
-    """The stage's key proves that an earlier beginning is of these settings, wherever its files were then."""
+    """Train, and return "finished" or "stopped".
+
+    Changed paths are accepted on resume: the stage's key has already shown that the configuration is the same.
+    """
     if num_processes == 1:
         return run_training(config, stage.folder, accept_changes=True)
     write_config(stage.folder, config)
@@ -73,7 +79,7 @@ def _train(stage: Stage, config: TrainConfig, slot: str, num_processes: int) -> 
 
 
 def evaluate_stage(stage: Stage, runtime: RuntimeConfig) -> dict[str, Any]:
-    """R@k and linear accuracy of the stage's encoder; the features stay in its folder."""
+    """Return R@1 and linear accuracy, in percent, of the stage's encoder; write its features and results."""
     device, evaluation = choose_device(runtime.device), stage.evaluation
     eval_model = load_stage_model(stage)
     eval_protocol = build_eval_protocol(
@@ -111,7 +117,7 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig) -> dict[str, Any]:
 
 
 def _training_seconds(stage: Stage) -> float | None:
-    """Time spent in training, over all starts of the stage."""
+    """Return the seconds spent in training, summed over all resumes; None if nothing was trained."""
     path = stage.folder / "summary.json"
     return float(json.loads(path.read_text(encoding="utf-8"))["progress"]["seconds"]) if path.is_file() else None
 
@@ -121,7 +127,7 @@ def _write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def load_stage_model(stage: Stage) -> EvalModel:
-    """The network that the stage made, took, or was told to invent."""
+    """Load the encoder to evaluate: trained, from a weights file, with random weights, or a histogram."""
     if stage.spec.histogram is not None:
         return create_histogram_model(stage.spec.histogram)
     if stage.spec.random is not None:
@@ -137,28 +143,28 @@ def load_stage_model(stage: Stage) -> EvalModel:
     return load_eval_model(Path(stage.checkpoint), branch=stage.spec.branch)
 
 
-# How a stage's folder says what it is: `stage.key` from the beginning, `stage.json` when it is done.
+# State of a stage's folder
 
 
 def read_stage_key(folder: Path) -> str | None:
-    """Of what the folder was begun; None when it does not say."""
+    """Return the key that the folder was started with; None if there is none."""
     path = folder / "stage.key"
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
 def write_stage_key(folder: Path, key: str) -> None:
-    """Says of what the folder is being made."""
+    """Store the key before the stage starts."""
     write_text_atomic(folder / "stage.key", key + "\n")
 
 
 def write_stage_result(stage: Stage, result: dict[str, Any]) -> None:
-    """The last thing a stage does."""
+    """Store the result: the last action of a stage."""
     values = {"key": stage.key, "evaluation": stage.evaluation.model_dump(mode="json"), **result}
     write_text_atomic(stage.folder / "stage.json", json.dumps(values, indent=1) + "\n")
 
 
 def read_stage_result(stage: Stage) -> dict[str, Any] | None:
-    """What the stage found; None when it is not done, or was made with other settings, or measured otherwise."""
+    """Return the stage's result; None if it is not done, or was done with another configuration or evaluation."""
     path = stage.folder / "stage.json"
     if not path.is_file():
         return None
@@ -171,27 +177,27 @@ def read_stage_result(stage: Stage) -> dict[str, Any] | None:
 
 
 def is_done(stage: Stage) -> bool:
-    """Whether nothing is left to do."""
+    """Whether the stage has a result for its present configuration."""
     return read_stage_result(stage) is not None
 
 
-# A stage in several processes: torchrun is started beside, told to stop when the stage is, and never left behind.
+# Several processes: a torchrun child that receives the stage's signals and never outlives it
 
-GRACE = 60.0  # seconds to save and end
+GRACE = 60.0  # seconds to save a checkpoint and exit
 
 _launched: list[subprocess.Popen[bytes]] = []
 
 
 def launch_torchrun(folder: Path, *, num_processes: int, gpus: str | None) -> str:
-    """Trains the run whose settings are in `folder`; "finished" or "stopped". `gpus` are numbers such as 0,1."""
+    """Train the run configured in `folder`; return "finished" or "stopped". `gpus` is a list such as `0,1`."""
     options = ["-m", "torch.distributed.run", f"--nproc-per-node={num_processes}", "--standalone"]
     environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {})}
     command = [sys.executable, *options, "-m", "covid_cmsf", "train", str(folder), "--accept-changes"]
-    asked = False
+    stop_requested = False
 
     def forward_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
+        nonlocal stop_requested
+        stop_requested = True
         process.send_signal(signal.SIGTERM)
 
     process = subprocess.Popen(command, env=environment, start_new_session=True)
@@ -205,13 +211,13 @@ def launch_torchrun(folder: Path, *, num_processes: int, gpus: str | None) -> st
         _launched.remove(process)
     if code == 0:
         return "finished"
-    if asked:  # torchrun has an exit code of its own
+    if stop_requested:  # torchrun does not pass on the exit code of its processes
         return "stopped"
     raise RuntimeError(f"torchrun ended with exit code {code}; see {folder / 'log.txt'}")
 
 
 def terminate_launched() -> None:
-    """Stops what was launched, gently if there is time. For when the plan itself has died."""
+    """Terminate the torchrun children, then kill those that do not exit. For when the plan's process has died."""
     for process in _launched:
         process.terminate()
     for process in _launched:

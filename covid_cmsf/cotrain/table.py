@@ -1,4 +1,4 @@
-"""The result of a plan in the paper's own shape: Index, Model, Modality, Init, Constraint, Epochs, R@1, Linear."""
+"""Table of a plan's results with the paper's columns: Index, Model, Modality, Init, Constraint, Epochs, R@1, Linear."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from covid_cmsf.files import write_text_atomic
 from covid_cmsf.training.method_config import CmsfConfig, CoClrConfig, MsfConfig
 
 Row = dict[str, Any]
-WIDE = 100  # columns of a terminal
+WIDE = 100  # characters; narrower terminals get fewer columns
 COLUMNS = ("index", "stage", "model", "modality", "init", "constraint", "epochs", "r1", "linear", "seconds")
 HEADERS = ("Index", "Stage", "Model", "Modality", "Init", "Constraint", "Epochs", "R@1", "Linear", "Time")
 
@@ -30,17 +30,17 @@ OPTIONAL_COLUMNS = {
 
 
 def table_rows(stages: Sequence[Stage], *, chance: bool = False) -> list[Row]:
-    """One row a stage, finished or not; percentages, None where there is no result yet. `chance` is a row before."""
+    """Return one row per stage, in percent, None where there is no result yet; `chance` adds a first row."""
     index = {stage.name: stage.spec.index or str(stage.number) for stage in stages}
     rows = [_row(stage, index) for stage in stages]
     return [_chance_row(stages, rows[0]), *rows] if chance else rows
 
 
-def _chance_row(stages: Sequence[Stage], like: Row) -> Row:
-    """What a random order of the gallery would give: all stages are asked about the same videos."""
+def _chance_row(stages: Sequence[Stage], template: Row) -> Row:
+    """Return the scores of a random ranking; the query videos, and so chance, are the same for all stages."""
     value = next((result.get("chance") for result in map(read_stage_result, stages) if result), None)
     values = {"index": "0", "stage": "chance", "model": "chance", "r1": value, "linear": value}
-    return {**dict.fromkeys(like), **values, "protocol": like["protocol"]}
+    return {**dict.fromkeys(template), **values, "protocol": template["protocol"]}
 
 
 def _row(stage: Stage, index: dict[str, str]) -> Row:
@@ -74,13 +74,13 @@ def _row(stage: Stage, index: dict[str, str]) -> Row:
 
 
 def _transfer(stage: Stage) -> float | None:
-    """The mean of `covid-cmsf evaluate transfer`, where that was run into the stage's folder `transfer`."""
+    """Return the mean accuracy of `covid-cmsf evaluate transfer`, if it was run with -o STAGE/transfer."""
     path = stage.folder / "transfer" / "result.json"
     return float(json.loads(path.read_text(encoding="utf-8"))["mean"]) if path.is_file() else None
 
 
 def model_description(stage: Stage) -> str:
-    """`CMSF 10/5`, `InfoNCE`, `random weights`: what the table calls a stage."""
+    """Return the table's name of a stage: `CMSF 10/5`, `InfoNCE`, `random s3d`."""
     spec, config = stage.spec, stage.config
     if config is None:
         if spec.histogram:
@@ -100,17 +100,17 @@ def model_description(stage: Stage) -> str:
 
 
 def mean_over_seeds(tables: Sequence[list[Row]]) -> list[Row]:
-    """Mean and standard deviation over the tables of several seeds, row by row."""
+    """Return the mean and standard deviation, row by row, over the tables of several seeds."""
     rows = []
-    for same in zip(*tables, strict=True):
-        row = dict(same[0])
+    for per_seed in zip(*tables, strict=True):
+        row = dict(per_seed[0])
         for name in ("r1", "linear", "transfer", "seconds", "effective_rank"):
-            values = [one[name] for one in same if one[name] is not None]
+            values = [one[name] for one in per_seed if one[name] is not None]
             row[name] = statistics.mean(values) if values else None
             row[f"{name}_sd"] = statistics.stdev(values) if len(values) > 1 else None
         row |= {
-            "num_seeds": sum(one["r1"] is not None for one in same),
-            "r1_seeds": [one["r1"] for one in same],
+            "num_seeds": sum(one["r1"] is not None for one in per_seed),
+            "r1_seeds": [one["r1"] for one in per_seed],
             "r1_interval": None,
         }
         rows.append(row)
@@ -118,7 +118,7 @@ def mean_over_seeds(tables: Sequence[list[Row]]) -> list[Row]:
 
 
 def write_tables(folder: Path, rows: list[Row]) -> None:
-    """table.md, table.csv and table.json."""
+    """Write table.md, table.csv and table.json."""
     write_text_atomic(folder / "table.json", json.dumps(rows, indent=1) + "\n")
     write_text_atomic(folder / "table.md", markdown(rows))
     text = io.StringIO()
@@ -129,7 +129,7 @@ def write_tables(folder: Path, rows: list[Row]) -> None:
 
 
 def markdown(rows: list[Row]) -> str:
-    """The table as Markdown."""
+    """Return the table as Markdown."""
     headers = _headers(rows)
     lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
     lines += ["| " + " | ".join(_format_row(row, headers)) + " |" for row in rows]
@@ -137,20 +137,20 @@ def markdown(rows: list[Row]) -> str:
 
 
 def screen_table(rows: list[Row], title: str, *, width: int = 120) -> Table:
-    """The table for a terminal of this many columns; a narrow one gets the paper's columns alone."""
+    """Return the table for a terminal `width` characters wide; a narrow one omits stage and time."""
     headers = _headers(rows)
-    shown = [header for header in headers if width >= WIDE or header not in ("Stage", "Time")]
+    visible = [header for header in headers if width >= WIDE or header not in ("Stage", "Time")]
     table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1 if width >= WIDE else 0), pad_edge=False)
-    for header in shown:
+    for header in visible:
         table.add_column(header, justify="right" if header in ("R@1", "Linear", "Time") else "left")
     for row in rows:
         cells = dict(zip(headers, _format_row(row, headers), strict=True))
-        table.add_row(*(cells[header] for header in shown))
+        table.add_row(*(cells[header] for header in visible))
     return table
 
 
 def _headers(rows: list[Row]) -> list[str]:
-    """Columns that no row has anything for are left out, of those that only some tables have."""
+    """Return the headers; optional columns without any value are omitted."""
     return [
         *HEADERS,
         *(header for name, header in OPTIONAL_COLUMNS.items() if any(row.get(name) is not None for row in rows)),
@@ -158,8 +158,8 @@ def _headers(rows: list[Row]) -> list[str]:
 
 
 def _format_row(row: Row, headers: list[str]) -> list[str]:
-    more = [_format_cell(row, name) for name, header in OPTIONAL_COLUMNS.items() if header in headers]
-    return [*(_format_cell(row, name) for name in COLUMNS), *more]
+    optional = [_format_cell(row, name) for name, header in OPTIONAL_COLUMNS.items() if header in headers]
+    return [*(_format_cell(row, name) for name in COLUMNS), *optional]
 
 
 def _format_cell(row: Row, name: str) -> str:

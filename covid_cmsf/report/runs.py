@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import yaml
 
-from covid_cmsf.config import deep_update, validate
+from covid_cmsf.config import validate
 from covid_cmsf.cotrain.executor import seed_dir
+from covid_cmsf.cotrain.graph import stage_values
 from covid_cmsf.cotrain.plan import PlanConfig, StageConfig
 from covid_cmsf.cotrain.rounds import expand_stages
 from covid_cmsf.training.config import TrainConfig
@@ -134,13 +135,9 @@ def _train_config(
 
 
 def _planned_values(spec: StageConfig, plan: PlanConfig) -> Values:
-    values: Values = {}
-    for layer in (plan.defaults, spec.overrides, {"method": spec.method} if spec.method else {}):
-        deep_update(values, json.loads(json.dumps(layer)))  # a copy, all the way down
-    values |= {"modality": spec.modality} if spec.modality else {}
+    """Return the configuration of a stage that has not started; files of other stages are given by stage name."""
+    values = stage_values(plan, spec, base={})
     values |= {"init": spec.init} if spec.init else {}
-    if spec.epochs is not None:
-        deep_update(values, {"schedule": {"epochs": spec.epochs}})
     if spec.guides:
         other = next((name for name in plan.modalities if name != spec.modality), "rgb")
         values["guides"] = [{"weights": name, "modality": other} for name in spec.guides]

@@ -60,7 +60,7 @@ def dry_run(config: TrainConfig) -> DryRunReport:
                 "losses of two steps": ", ".join("none" if loss is None else f"{loss:.4f}" for loss in losses),
                 "steps": f"{steps:,} ({config.schedule.epochs} epochs of {per_epoch})",
                 "a step": f"{seconds:.2f} s",
-                "all": f"about {_duration(steps * seconds)}, from one step: a rough estimate",
+                "all": f"about {format_duration(steps * seconds)}, from one step: a rough estimate",
             }
         )
 
@@ -90,8 +90,8 @@ def _memory(device: torch.device) -> str:
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9:.2f} GB, without workers"
 
 
-def _duration(seconds: float) -> str:
-    minutes = seconds / 60
-    if minutes < 1:
+def format_duration(seconds: float) -> str:
+    """Format a duration with one unit: `45 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

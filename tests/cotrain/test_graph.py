@@ -1,4 +1,4 @@
-"""A stage's key changes when what it is made of changes, and only then."""
+"""A stage's key changes when one of its inputs changes, and only then."""
 
 from pathlib import Path
 from typing import Any
@@ -27,15 +27,15 @@ def changed(plan: Path, *overrides: str, **others: Any) -> set[str]:
     return {name for name in before if before[name].key != after[name].key}
 
 
-def test_a_changed_setting_concerns_its_stage_and_what_needs_it(plan: Path) -> None:
+def test_a_changed_setting_changes_its_stage_and_dependents(plan: Path) -> None:
     assert changed(plan) == set()
     assert changed(plan, "cmsf.method.k=1") == {"cmsf-rgb-1", "cmsf-flow-1"}
     assert changed(plan, "pretrain.method.temperature=0.2") == set(graph(plan))
     assert changed(plan, "defaults.seed=1") == changed(plan, seed=1) == set(graph(plan))
-    assert changed(plan, "evaluation.windows=2") == set()  # measured anew, not trained anew
+    assert changed(plan, "evaluation.windows=2") == set()  # evaluated again, not trained again
 
 
-def test_baselines_and_files_from_elsewhere_have_keys_too(plan: Path, tmp_path: Path) -> None:
+def test_baselines_and_external_files_have_keys(plan: Path, tmp_path: Path) -> None:
     plan.write_text(plan.read_text() + "baselines: [random, color]\n")
     assert changed(plan, "defaults.split=2") == set(graph(plan))
     start = tmp_path / "start.pt"
@@ -45,12 +45,12 @@ def test_baselines_and_files_from_elsewhere_have_keys_too(plan: Path, tmp_path: 
     assert graph(plan, f"pretrain.init={start}")["infonce-rgb"].key != first
 
 
-def test_speed_and_places_concern_nobody(plan: Path) -> None:
+def test_runtime_and_paths_do_not_change_keys(plan: Path) -> None:
     assert changed(plan, "defaults.runtime.workers=1", "defaults.runtime.threads=2") == set()
     assert changed(plan, out="elsewhere") == set()
 
 
-def test_starts_and_guides_are_files_of_earlier_stages(plan: Path) -> None:
+def test_init_and_guides_are_files_of_earlier_stages(plan: Path) -> None:
     stages = graph(plan)
     config = stages["cmsf-flow-1"].config
     assert config is not None and config.init == str(plan.parent / "out/infonce-flow/checkpoints/last.pt")
@@ -58,13 +58,13 @@ def test_starts_and_guides_are_files_of_earlier_stages(plan: Path) -> None:
     assert config.guides[0].modality == "rgb" and stages["cmsf-flow-1"].needs == ("infonce-flow", "cmsf-rgb-1")
 
 
-def test_what_most_stages_in_a_row_wait_for_goes_first(plan: Path) -> None:
+def test_the_longest_chain_of_dependent_stages_goes_first(plan: Path) -> None:
     stages = list(graph(plan, "rounds=2", "controls=[continued, msf]", "baselines=[color]").values())
     order = [stage.name for stage in longest_chain_first(stages)]
     assert sorted(order) == sorted(stage.name for stage in stages)
-    # the last has no one waiting, as the controls, but a guide to ask
+    # nothing depends on the last one, as on the controls, but it has a guide
     assert order[:6] == ["infonce-rgb", "infonce-flow", "cmsf-rgb-1", "cmsf-flow-1", "cmsf-rgb-2", "cmsf-flow-2"]
-    for stage in stages:  # nothing stands before what it needs
+    for stage in stages:  # dependencies come first
         assert all(order.index(name) < order.index(stage.name) for name in stage.needs)
 
 
@@ -73,7 +73,7 @@ def write(path: Path, stages: list[dict[str, Any]], clips: str = "nowhere") -> P
     return path
 
 
-def test_a_stage_may_take_its_settings_from_a_file_and_the_plan_has_the_last_word(tmp_path: Path) -> None:
+def test_a_stage_may_extend_a_file_and_the_plan_wins(tmp_path: Path) -> None:
     (tmp_path / "row.yaml").write_text("modality: flow\nschedule: {epochs: 9}\noptimizer: {lr: 0.5}\n")
     plan = write(tmp_path / "plan.yaml", [{"name": "a", "config": "row.yaml", "method": {"temperature": 0.5}}])
     config = graph(plan)["a"].config
@@ -85,20 +85,20 @@ def test_a_stage_may_take_its_settings_from_a_file_and_the_plan_has_the_last_wor
 @pytest.mark.parametrize(
     ("stages", "words"),
     [
-        ([{"name": "a"}, {"name": "a"}], "two stages are called 'a'"),
-        ([{"name": "a", "init": "b"}, {"name": "b"}], "needs 'b', which is no stage before it"),
-        ([{"name": "a", "overrides": {"optimizer": {"lrr": 1}}}], "unknown key 'optimizer.lrr'"),
+        ([{"name": "a"}, {"name": "a"}], "two stages have the name 'a'"),
+        ([{"name": "a", "init": "b"}, {"name": "b"}], "needs 'b', which is not an earlier stage"),
+        ([{"name": "a", "overrides": {"optimizer": {"lrr": 1}}}], "unknown key 'optimizer.lrr'; did you mean 'lr'"),
         ([{"name": "a"}, {"name": "b", "guide": "a"}], "uses none"),
         ([{"name": "a", "weights": "gone.pt", "modality": "rgb"}], "no weights file gone.pt"),
     ],
 )
-def test_nonsense_is_refused(tmp_path: Path, stages: list[dict[str, Any]], words: str) -> None:
+def test_invalid_stages_are_refused(tmp_path: Path, stages: list[dict[str, Any]], words: str) -> None:
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         graph(write(tmp_path / "plan.yaml", stages))
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.relative_to(CONFIGS).as_posix())
-def test_every_plan_of_ours_can_be_built(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_plan_in_configs_can_be_built(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plan = load_config(PlanConfig, path)
     for stage in plan.stages:
@@ -110,7 +110,7 @@ def test_every_plan_of_ours_can_be_built(path: Path, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(("table", "rows"), [("table1", 6), ("table2", 27), ("tableA1", 5), ("noisy", 15)])
-def test_every_row_of_the_image_tables_has_its_file_and_stands_in_the_plan(table: str, rows: int) -> None:
+def test_every_row_of_the_image_tables_has_a_file_and_a_stage(table: str, rows: int) -> None:
     folder = CONFIGS / "paper" / "images"
     files = {path.relative_to(folder).as_posix() for path in (folder / table).glob("*.yaml")}
     plan = load_config(PlanConfig, folder / f"{table}.yaml")

@@ -1,4 +1,4 @@
-"""A plan on images: the same stages and table, with transfer and published figures beside them."""
+"""A plan on images: the same stages and table, plus transfer and published figures."""
 
 import json
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_a_plan_on_images_ends_in_a_table_with_transfer_beside_it(tmp_path: Path
     assert rows[1]["transfer"] == 55.5 and "| 55.5 |" in (out / "table.md").read_text()
 
 
-def test_a_plan_can_be_measured_on_other_images_than_it_learned_from(tmp_path: Path) -> None:
+def test_a_plan_can_be_evaluated_on_other_images(tmp_path: Path) -> None:
     images = make_image_folder(tmp_path / "set")
     stages = [{"name": "xent", "method": {"name": "xent"}}]
     values = {"defaults": {"clips": f"{images}?per_class=4", **DEFAULTS}, "stages": stages}
@@ -61,14 +61,14 @@ def test_a_plan_can_be_measured_on_other_images_than_it_learned_from(tmp_path: P
         sizes.append(json.loads((out / "xent" / "linear.json").read_text())["num_gallery"])
     num_classes = len(list((images / "train").iterdir()))
     assert sizes == [4 * num_classes, sum(1 for _ in (images / "train").glob("*/*"))] and sizes[0] < sizes[1]
-    assert not (out / "replaced").exists()  # the second time it was only measured again
+    assert not (out / "replaced").exists()  # the second run only evaluates
     assert read_run(out, "plan").clips == str(images)
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"), [("clips={tmp}/sett", "sett"), ("clips={tmp}/set evaluation.split=second", "no split 'second'")]
 )
-def test_other_images_are_looked_for_before_anything_is_trained(tmp_path: Path, wrong: str, words: str) -> None:
+def test_the_images_of_the_evaluation_are_checked_before_training(tmp_path: Path, wrong: str, words: str) -> None:
     images = make_image_folder(tmp_path / "set")
     values = {"defaults": {"clips": str(images), **DEFAULTS}, "stages": [{"name": "xent", "method": {"name": "xent"}}]}
     plan, out = tmp_path / "plan.yaml", tmp_path / "out"

@@ -1,4 +1,4 @@
-"""Plans that are run: nothing is done twice, what changed is done anew, and a kill changes no number."""
+"""Executed plans: nothing is done twice, changed stages are redone, and a kill changes no number."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_a_plan_is_done_once_and_redone_where_it_changed(plan: Path) -> None:
     assert run(plan, "evaluation.windows=2", only="infonce-rgb")[0] == exit_codes.SUCCESS
     assert trained == {path: path.stat().st_mtime_ns for path in out.glob("*/checkpoints/step-*.pt")}
     assert finished_at(out)["infonce-rgb"] != first["infonce-rgb"]
-    assert run(plan)[1] == rows  # measured as before, again
+    assert run(plan)[1] == rows  # evaluated as before
     first = finished_at(out)
 
     code, _ = run(plan, "cmsf.method.k=1", only="cmsf-rgb-1")
@@ -68,16 +68,16 @@ def test_a_plan_is_done_once_and_redone_where_it_changed(plan: Path) -> None:
     third = finished_at(out)
     assert code == exit_codes.SUCCESS
     assert {name for name in second if second[name] != third[name]} == {"cmsf-flow-1"}
-    assert len(list((out / "replaced").iterdir())) == 2  # nothing is thrown away
+    assert len(list((out / "replaced").iterdir())) == 2  # old results are kept
 
 
-def test_side_by_side_gives_the_same_numbers(plan: Path) -> None:
+def test_parallel_stages_give_the_same_numbers(plan: Path) -> None:
     alone = run(plan, out=plan.parent / "a")[1]
     together = run(plan, out=plan.parent / "b", parallel=2)[1]
     assert numbers(alone) == numbers(together)
 
 
-def test_a_failed_stage_lets_the_others_finish(plan: Path) -> None:
+def test_stages_that_do_not_depend_on_a_failed_one_still_run(plan: Path) -> None:
     code, rows = run(plan, "cmsf.optimizer.lr=1e38", "controls=[continued]", "cmsf.schedule.epochs=2")
     by_name = {row["stage"]: row for row in rows}
     assert code == exit_codes.FAILED
@@ -86,7 +86,7 @@ def test_a_failed_stage_lets_the_others_finish(plan: Path) -> None:
     assert "stage cmsf-rgb-1: the loss of step" in (plan.parent / "out" / "cmsf-rgb-1" / "log.txt").read_text()
 
 
-def test_weights_from_elsewhere_and_baselines_are_stages_too(clips: Path, frame_weights: Path, tmp_path: Path) -> None:
+def test_external_weights_and_baselines_are_stages_too(clips: Path, frame_weights: Path, tmp_path: Path) -> None:
     stages = [
         {"name": "picture", "weights": str(frame_weights), "modality": "frame", "model": "2D, center frame"},
         {"name": "start", **{"overrides": PRETRAIN}, "modality": "flow"},
@@ -143,7 +143,7 @@ def test_kills_at_random_moments_do_not_change_the_table(plan: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=["one process", "torchrun"])
-def test_a_signal_to_all_of_its_processes_stops_a_plan(plan: Path, options: list[str]) -> None:
+def test_a_signal_to_the_process_group_stops_a_plan(plan: Path, options: list[str]) -> None:
     out = plan.parent / "out"
     plan.write_text(plan.read_text().replace("epochs: 1", "epochs: 500"))
     process = subprocess.Popen(
@@ -157,7 +157,7 @@ def test_a_signal_to_all_of_its_processes_stops_a_plan(plan: Path, options: list
     process.wait(timeout=90)
     assert process.returncode == exit_codes.INTERRUPTED
     assert list(out.glob("infonce-rgb/checkpoints/last.pt")) and not list(out.glob("*/stage.json"))
-    with lock_dir(out / "infonce-rgb"):  # nobody is left who trains there
+    with lock_dir(out / "infonce-rgb"):  # no process is left that trains there
         pass
 
 
@@ -168,7 +168,7 @@ def test_two_plans_in_one_folder_are_refused(plan: Path) -> None:
         run(plan)
 
 
-def test_a_dry_run_draws_the_plan_and_leaves_nothing(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_prints_the_plan_and_writes_nothing(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(plan.parent)
     before = sorted(plan.parent.iterdir())
     done = CliRunner().invoke(app, ["cotrain", str(plan), "--dry-run"])

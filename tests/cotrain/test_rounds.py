@@ -1,10 +1,13 @@
-"""Rounds in short are written out as the papers alternate."""
+"""Rounds expand into the stages of the papers' alternation."""
+
+from pathlib import Path
 
 import pytest
 
 from covid_cmsf.config import validate
 from covid_cmsf.cotrain.plan import PlanConfig, StageConfig
 from covid_cmsf.cotrain.rounds import expand_stages
+from covid_cmsf.cotrain.run import load_plan
 from tests.cotrain.conftest import CMSF, PRETRAIN
 
 
@@ -24,7 +27,7 @@ def test_the_paper_restarts_every_round_from_infonce_and_only_the_guide_advances
     }
 
 
-def test_coclr_goes_on_from_the_latest() -> None:
+def test_coclr_continues_from_the_latest_round() -> None:
     found = stages(init="latest", first="rgb")
     assert {name: (stage.init, stage.guide) for name, stage in found.items() if stage.guide} == {
         "cmsf-rgb-1": ("infonce-rgb", "infonce-flow"),
@@ -34,7 +37,7 @@ def test_coclr_goes_on_from_the_latest() -> None:
     }
 
 
-def test_controls_get_the_same_start_and_the_same_epochs() -> None:
+def test_controls_get_the_same_init_and_epochs() -> None:
     cmsf = {**CMSF, "schedule": {"epochs": 7}, "optimizer": {"lr": 0.5}}
     found = stages(cmsf=cmsf, controls=["continued", "msf", "oracle"])
     for control in ("continued", "msf", "oracle"):
@@ -47,7 +50,7 @@ def test_controls_get_the_same_start_and_the_same_epochs() -> None:
     assert found["continued-rgb"].overrides["method"] == PRETRAIN["method"]
 
 
-def test_a_modality_may_have_a_start_of_its_own() -> None:
+def test_pretraining_can_differ_per_modality() -> None:
     changes = {"rgb": {"schedule": {"epochs": 9}, "method": {"temperature": 0.3}}}
     found = stages(pretrain_overrides=changes, controls=["continued"])
     assert found["infonce-rgb"].overrides["schedule"]["epochs"] == 9
@@ -57,7 +60,7 @@ def test_a_modality_may_have_a_start_of_its_own() -> None:
     assert found["continued-rgb"].overrides["schedule"] == CMSF["schedule"]
 
 
-def test_baselines_stand_in_front() -> None:
+def test_baselines_come_first() -> None:
     found = stages(baselines=["chance", "color", "flow", "random"], defaults={"encoder": "s3d_tiny"})
     assert list(found)[:4] == ["color-histogram", "flow-histogram", "random-rgb", "random-flow"]
     assert found["random-flow"].random == "s3d_tiny" and not found["random-flow"].trains
@@ -73,12 +76,44 @@ def test_baselines_stand_in_front() -> None:
         ({"modalities": ["rgb", "rgb"], "first": "rgb"}, "two different"),
         ({"modalities": ["rgb", "sound"], "first": "rgb"}, "unknown modality"),
         ({"round": 2}, "did you mean 'rounds'"),
-        ({"stages": [{"name": "a/b"}]}, "name is a folder's"),
-        ({"stages": [{"name": "a", "weights": "x", "random": "s3d"}]}, "only one of them"),
-        ({"stages": [{"name": "a", "weights": "x"}]}, "which modality"),
+        ({"stages": [{"name": "a/b"}]}, "name is also its folder"),
+        ({"stages": [{"name": "a", "weights": "x", "random": "s3d"}]}, "only one of weights"),
+        ({"stages": [{"name": "a", "weights": "x"}]}, "modality is missing"),
         ({"stages": [{"name": "a", "weights": "x", "modality": "rgb", "epochs": 3}]}, "is not trained"),
     ],
 )
-def test_nonsense_is_refused(changes: dict[str, object], words: str) -> None:
+def test_invalid_plans_are_refused(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         stages(**changes)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("cmsf.optimizer.lrr=1", "section cmsf): unknown key 'optimizer.lrr'; did you mean 'lr'?"),
+        ("cmsf.method.num_candidate=9", "section cmsf): unknown key 'method.num_candidate'; did you mean 'num_cand"),
+        ("cmsf.batch_sise=4", "section cmsf): unknown key 'batch_sise'; did you mean 'batch_size'?"),
+        ("cmsf.guide.cach=mean", "section cmsf.guide): unknown key 'cach'; did you mean 'cache'?"),
+        ("cmsf.method.k=0", "section cmsf): method.k = 0"),
+        ("cmsf.method.name=cmfs", "section cmsf): method.name = 'cmfs': did you mean 'cmsf'?"),
+        ("pretrain.schedule.epoch=9", "section pretrain): unknown key 'schedule.epoch'; did you mean 'epochs'?"),
+        ("pretrain.modality=sound", "section pretrain): modality = 'sound': unknown modality"),
+        ("pretrain_overrides.rgb.encodr=s3d", "section pretrain_overrides.rgb): unknown key 'encodr'; did you mean"),
+        ("defaults.views.lenght=4", "section defaults): unknown key 'views.lenght'; did you mean 'length'?"),
+        ("stages=[{name: a, overrides: {sed: 1}}]", "section stage a): unknown key 'sed'; did you mean 'seed'?"),
+        ("stages=[{name: a, method: {temprature: 1}}]", "section stage a): unknown key 'method.temprature'; did you"),
+        ("stages=[{name: a, guide_overrides: {layr: x}}]", "section stage a, guide_overrides): unknown key 'layr'"),
+    ],
+)
+def test_a_typo_in_a_training_section_is_an_error_when_the_plan_is_loaded(
+    plan: Path, override: str, message: str
+) -> None:
+    load_plan(plan, [])
+    with pytest.raises(ValueError) as caught:
+        load_plan(plan, [override])
+    assert message in str(caught.value) and str(plan) in str(caught.value)
+
+
+def test_a_section_need_not_be_a_whole_training_configuration(plan: Path) -> None:
+    loaded = load_plan(plan, ["cmsf.method.bank_size=1", "cmsf.labels.noise=0.5", "cmsf.guide.center=true"])
+    assert loaded.cmsf_train_values["method"]["bank_size"] == 1 and "guide" not in loaded.cmsf_train_values

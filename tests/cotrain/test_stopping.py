@@ -1,4 +1,4 @@
-"""A stage that is asked to stop while its workers load data."""
+"""A stage that receives a signal while its workers load data."""
 
 import multiprocessing
 import os
@@ -14,11 +14,11 @@ from covid_cmsf import exit_codes
 from covid_cmsf.cotrain.executor import _stage_process
 from covid_cmsf.views.loader import init_worker
 
-PATIENCE = 180  # seconds; a stage that hangs would wait for ever
+TIMEOUT = 180  # seconds
 
 
 class Numbers(Dataset[int]):
-    """More than anyone will read."""
+    """More samples than the test reads."""
 
     def __len__(self) -> int:
         return 10**6
@@ -27,31 +27,31 @@ class Numbers(Dataset[int]):
         return index
 
 
-def read_numbers(begun: Any, device: str) -> None:
-    """The work of a stage: reads on and on, as extraction does; `begun` is a file that says so."""
+def read_numbers(started: Any, slot: str) -> None:
+    """Read batches without end, as extraction does; `started` is a file that is created after the first."""
     loader: DataLoader[Any] = DataLoader(
         Numbers(), num_workers=2, worker_init_fn=init_worker, multiprocessing_context="spawn"
     )
     for _ in loader:
-        Path(begun).touch()
+        Path(started).touch()
         time.sleep(0.01)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_stage_ends_when_asked_to_while_workers_load_its_data(number: int, tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
+def test_a_stage_exits_on_a_signal_while_workers_load_its_data(number: int, tmp_path: Path) -> None:
+    started = tmp_path / "started"
     context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=_stage_process, args=(read_numbers, begun, "cpu"))
+    process = context.Process(target=_stage_process, args=(read_numbers, started, "cpu"))
     process.start()
     assert process.pid is not None
     try:
-        waited = time.monotonic()
-        while not begun.exists():
-            assert process.is_alive() and time.monotonic() - waited < PATIENCE
+        start = time.monotonic()
+        while not started.exists():
+            assert process.is_alive() and time.monotonic() - start < TIMEOUT
             time.sleep(0.05)
         os.kill(process.pid, number)
-        process.join(PATIENCE)
+        process.join(TIMEOUT)
         assert process.exitcode == exit_codes.INTERRUPTED
     finally:
         process.kill()
