@@ -20,7 +20,6 @@ from covid_cmsf.models import create_encoder
 from covid_cmsf.models.precision import autocast
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.dry_run import format_duration
-from covid_cmsf.training.method_config import TargetMethodConfig
 from covid_cmsf.training.monitor import format_metrics, last_metrics
 from covid_cmsf.training.run import set_threads
 from covid_cmsf.views.modalities import get_modality
@@ -104,7 +103,7 @@ def stage_costs(stages: Sequence[Stage]) -> dict[str, float | None]:
             set_threads(stage.runtime)
             timings[key] = time_clip(config)
         both, forward = timings[key]
-        networks = both + forward * (isinstance(config.method, TargetMethodConfig) + len(config.guides))
+        networks = both + forward * (config.method.has_target + len(config.guides))
         batches = sizes[subset] * config.repeat // config.batch_size
         costs[stage.name] = config.schedule.epochs * batches * config.batch_size * networks
     return costs

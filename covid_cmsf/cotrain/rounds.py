@@ -19,7 +19,7 @@ from copy import deepcopy
 
 from covid_cmsf.config import deep_update
 from covid_cmsf.cotrain.plan import PlanConfig, StageConfig, Values
-from covid_cmsf.training.method_config import CmsfConfig, MsfConfig
+from covid_cmsf.methods.mean_shift import CmsfConfig, MsfConfig
 
 
 def alternate(plan: PlanConfig, pretrained: dict[str, str]) -> list[StageConfig]:

@@ -14,7 +14,6 @@ from rich.table import Table
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.stage import read_stage_result
 from covid_cmsf.files import write_text_atomic
-from covid_cmsf.training.method_config import CmsfConfig, CoClrConfig, MsfConfig
 
 Row = dict[str, Any]
 WIDE = 100  # characters; narrower terminals get fewer columns
@@ -47,8 +46,8 @@ def _row(stage: Stage, index: dict[str, str]) -> Row:
     result = read_stage_result(stage) or {}
     spec, config = stage.spec, stage.config
     constraint = ", ".join(index[name] for name in spec.guides)
-    if config is not None and isinstance(config.method, CmsfConfig) and config.method.constraint != "guide":
-        constraint = "labels"
+    if config is not None and config.method.constraint_name:
+        constraint = config.method.constraint_name
     epochs = None
     if config is not None:
         epochs = f"+{config.schedule.epochs}" if spec.init else str(config.schedule.epochs)
@@ -86,17 +85,7 @@ def model_description(stage: Stage) -> str:
         if spec.histogram:
             return f"{spec.histogram} histogram"
         return f"random {spec.random}" if spec.random else Path(str(spec.weights)).name
-    match config.method:
-        case CmsfConfig(constraint="guide") as method:
-            return f"CMSF {method.num_candidates}/{method.k}"
-        case CmsfConfig() as method:
-            return f"CMSF labels, k={method.k}"
-        case MsfConfig() as method:
-            return f"MSF k={method.k}"
-        case CoClrConfig() as method:
-            return f"CoCLR k={method.top_k}"
-    names = {"infonce": "InfoNCE", "ubernce": "UberNCE", "supcon": "SupCon", "xent": "Xent", "byol_asym": "BYOL-asym"}
-    return names.get(config.method.name, config.method.name)
+    return config.method.display_name
 
 
 def mean_over_seeds(tables: Sequence[list[Row]]) -> list[Row]:

@@ -1,92 +1,216 @@
-"""Which entries of the bank may be neighbors: the C of CMSF.
+"""Constraints: which entries of the memory bank may be neighbors of a sample. The C of CMSF.
 
-| constraint | allowed entries                                          | method                    |
-|------------|----------------------------------------------------------|---------------------------|
-| none       | all                                                      | MSF                       |
-| self       | the target itself                                        | BYOL, one direction       |
-| label      | entries with the same label                              | supervised CMSF           |
-| guide      | the n nearest entries in the frozen guide's column       | cross-modal CMSF          |
+| constraint        | entries that may be neighbors                         | method                            |
+|-------------------|-------------------------------------------------------|-----------------------------------|
+| `Unconstrained`   | all                                                   | MSF                               |
+| `SelfConstraint`  | the sample's own target                               | BYOL in one direction             |
+| `LabelConstraint` | entries with the sample's label (or cluster)          | supervised CMSF, CMSF-KM          |
+| `GuideConstraint` | the n nearest entries in the embedding of the guides  | cross-modal CMSF, CMSF-2Q         |
 
-Each is a function from a batch and the bank to neighbors. `Exclusions` says who is left out in any of them.
+A constraint answers one question for a `Query`: what is the mean of the k nearest entries that it allows?
 """
 
-# B batch, M bank entries, N candidates, K neighbors
+# B batch, M bank entries, D embedding, N candidates, K neighbors
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from covid_cmsf.methods.diagnostics import mask_purity, overlap, purity
 from covid_cmsf.methods.memory_bank import MemoryBank
-from covid_cmsf.methods.neighbors import Neighbors, nearest, nearest_among, nearest_same_label
+from covid_cmsf.methods.neighbors import (
+    Neighbors,
+    masked_mean,
+    nearest,
+    nearest_among,
+    nearest_same_label,
+    neighbor_mean,
+)
+
+K = int | Literal["all"]
+CombineCandidates = Literal["union", "intersection"]
+UNLIMITED = 2**31 - 1  # `all` as a number of neighbors
 
 
 @dataclass(frozen=True)
-class Exclusions:
-    """Entries that are nobody's neighbors: the target's own entry, entries of the same footage (siblings)."""
+class Query:
+    """The samples whose neighbors are searched, with their own entries in the bank."""
 
-    own_indices: Tensor  # (B,) where the batch's targets stand in the bank
+    target: Tensor  # (B, D) unit vectors
+    indices: Tensor  # (B,) the samples' own entries in the bank, -1 where there is none
     sources: Tensor  # (B,)
-    target: bool = False
-    siblings: bool = False
+    labels: Tensor  # (B,) -1: unknown
+    guides: Mapping[str, Tensor] = field(default_factory=dict)  # bank column: (B, D') unit vectors
+    include_target: bool = True  # the own entry may be a neighbor
+    include_siblings: bool = True  # other entries of the same source may be neighbors
 
-    def mask(self, bank: MemoryBank) -> Tensor | None:
-        """(B, M): True where an entry may not be used. The target's own entry is not its sibling."""
-        if not (self.target or self.siblings):
+    @classmethod
+    def from_bank(cls, bank: MemoryBank, indices: Tensor, **options: bool) -> "Query":
+        """Look up everything about the samples that were pushed to `indices` (B,) last."""
+        first, *others = bank.columns
+        return cls(
+            target=bank.embeddings(first)[indices],
+            indices=indices,
+            sources=bank.ids("sources")[indices],
+            labels=bank.ids("labels")[indices],
+            guides={name: bank.embeddings(name)[indices] for name in others},
+            **options,
+        )
+
+    def forbidden(self, bank: MemoryBank) -> Tensor | None:
+        """(B, M): True for entries that no constraint may use; None when there are none."""
+        if self.include_target and self.include_siblings:
             return None
-        indices = torch.arange(len(bank), device=self.own_indices.device)
-        own = indices[None, :] == self.own_indices[:, None]
+        entries = torch.arange(len(bank), device=self.indices.device)
+        own = entries[None, :] == self.indices[:, None]
         sibling = (bank.ids("sources")[None, :] == self.sources[:, None]) & ~own
-        return (own & self.target) | (sibling & self.siblings)
+        return (own & (not self.include_target)) | (sibling & (not self.include_siblings))
 
 
-def unconstrained(targets: Tensor, bank: MemoryBank, k: int, exclusions: Exclusions) -> Neighbors:
-    """MSF: the k nearest entries of all."""
-    return nearest(targets, bank.embeddings("target"), k, forbidden=exclusions.mask(bank))
+class Constraint(ABC):
+    """The entries of a bank that may be neighbors."""
+
+    uses_labels: ClassVar[bool] = False
+    uses_guides: ClassVar[bool] = False
+
+    @abstractmethod
+    def nearest(self, query: Query, bank: MemoryBank, k: int) -> Neighbors:
+        """Return the k nearest allowed entries of each sample, by the similarity of the targets."""
+
+    def mean(self, query: Query, bank: MemoryBank, k: K) -> tuple[Tensor, Tensor]:
+        """Return the mean (B, D) of the k nearest allowed entries, or of all of them, and their number (B,)."""
+        return neighbor_mean(bank.targets, self.nearest(query, bank, UNLIMITED if k == "all" else k))
+
+    def metrics(
+        self, query: Query, bank: MemoryBank, k: K, num_neighbors: int, true_labels: Tensor
+    ) -> dict[str, float]:
+        """Return diagnostics of the constraint, of `num_neighbors` neighbors where k is 1 or all."""
+        return {}
 
 
-def only_self(exclusions: Exclusions) -> Neighbors:
-    """The target itself: BYOL in one direction."""
-    return Neighbors(exclusions.own_indices[:, None])
+class Unconstrained(Constraint):
+    """All entries may be neighbors: MSF."""
+
+    def nearest(self, query: Query, bank: MemoryBank, k: int) -> Neighbors:
+        return nearest(query.target, bank.targets, k, forbidden=query.forbidden(bank))
+
+    def mean(self, query: Query, bank: MemoryBank, k: K) -> tuple[Tensor, Tensor]:
+        if k != "all":
+            return super().mean(query, bank, k)
+        allowed = torch.ones(len(query.indices), len(bank), dtype=torch.bool, device=query.indices.device)
+        return masked_mean(bank.targets, _without(allowed, query.forbidden(bank)))
 
 
-def same_label(targets: Tensor, bank: MemoryBank, k: int, exclusions: Exclusions, *, labels: Tensor) -> Neighbors:
-    """The k nearest entries with the same label."""
-    embeddings, bank_labels = bank.embeddings("target"), bank.ids("labels")
-    return nearest_same_label(
-        targets, embeddings, k, labels=labels, bank_labels=bank_labels, forbidden=exclusions.mask(bank)
-    )
+class SelfConstraint(Constraint):
+    """Only the sample's own target is a neighbor: BYOL in one direction."""
+
+    def nearest(self, query: Query, bank: MemoryBank, k: int) -> Neighbors:
+        return Neighbors(query.indices[:, None])
 
 
-def guided(
-    targets: Tensor,
-    bank: MemoryBank,
-    k: int,
-    exclusions: Exclusions,
-    *,
-    guides: Sequence[tuple[str, Tensor]],
-    num_candidates: int,
-    combine: Literal["union", "intersection"] = "union",
-) -> tuple[Neighbors, Tensor]:
-    """The k nearest of the entries that the guides vouch for; also those candidates (B, N), -1 where there is none.
+class LabelConstraint(Constraint):
+    """Entries with the sample's label may be neighbors. Samples without a label have none."""
 
-    `guides` are (column of the bank, the guide's embeddings (B, D) of this batch).
+    uses_labels = True
+
+    def nearest(self, query: Query, bank: MemoryBank, k: int) -> Neighbors:
+        return nearest_same_label(
+            query.target,
+            bank.targets,
+            k,
+            labels=query.labels,
+            bank_labels=bank.ids("labels"),
+            forbidden=query.forbidden(bank),
+        )
+
+    def mean(self, query: Query, bank: MemoryBank, k: K) -> tuple[Tensor, Tensor]:
+        if k != "all":
+            return super().mean(query, bank, k)
+        forbidden = query.forbidden(bank)
+        if forbidden is not None:
+            return masked_mean(bank.targets, self.allowed(query, bank))
+        # One mean per class instead of one per sample.
+        classes, inverse = query.labels.unique(return_inverse=True)
+        member = (classes[:, None] == bank.ids("labels")[None, :]) & (classes >= 0)[:, None]  # (classes, M)
+        means, counts = masked_mean(bank.targets, member)
+        return means[inverse], counts[inverse]
+
+    def allowed(self, query: Query, bank: MemoryBank) -> Tensor:
+        """(B, M): True for the entries that may be neighbors."""
+        same = (bank.ids("labels")[None, :] == query.labels[:, None]) & (query.labels >= 0)[:, None]
+        return _without(same, query.forbidden(bank))
+
+    def metrics(
+        self, query: Query, bank: MemoryBank, k: K, num_neighbors: int, true_labels: Tensor
+    ) -> dict[str, float]:
+        """Return the purity of the neighbors: how far the labels that are learned from are the true ones."""
+        bank_labels = bank.ids("true_labels")
+        if len(query.indices) and k != "all":
+            found = self.nearest(query, bank, num_neighbors)
+            value = purity(found, true_labels, bank_labels, own_indices=query.indices)
+        else:
+            value = mask_purity(self.allowed(query, bank), true_labels, bank_labels, own_indices=query.indices)
+        return {} if value is None else {"purity": value}
+
+
+class GuideConstraint(Constraint):
+    """The n nearest entries in a frozen guide's embedding may be neighbors: its candidates.
+
+    `columns` are the guides' columns of the bank, by default all but the first. Several guides propose n candidates
+    each; `combine` takes their union or their intersection.
     """
-    forbidden = exclusions.mask(bank)
-    sets = [
-        nearest(embedding, bank.embeddings(column), num_candidates, forbidden=forbidden).indices
-        for column, embedding in guides
-    ]
-    candidates = sets[0]
-    for other in sets[1:]:
-        candidates = _combine(candidates, other, combine)
-    return nearest_among(targets, bank.embeddings("target"), k, candidates), candidates
+
+    uses_guides = True
+
+    def __init__(
+        self, columns: str | Sequence[str] | None = None, *, n: int = 10, combine: CombineCandidates = "union"
+    ) -> None:
+        if n < 1:
+            raise ValueError(f"n is {n}; a guide proposes at least 1 candidate")
+        self.columns = [columns] if isinstance(columns, str) else columns
+        self.n, self.combine = n, combine
+
+    def candidates(self, query: Query, bank: MemoryBank) -> Neighbors:
+        """Return the entries (B, N) that the guides propose, -1 where there are fewer."""
+        forbidden = query.forbidden(bank)
+        columns = list(query.guides) if self.columns is None else self.columns
+        first, *others = (
+            nearest(query.guides[name], bank.embeddings(name), self.n, forbidden=forbidden).indices for name in columns
+        )
+        for other in others:
+            first = _combine(first, other, self.combine)
+        return Neighbors(first)
+
+    def nearest(self, query: Query, bank: MemoryBank, k: int) -> Neighbors:
+        return nearest_among(query.target, bank.targets, k, self.candidates(query, bank).indices)
+
+    def metrics(
+        self, query: Query, bank: MemoryBank, k: K, num_neighbors: int, true_labels: Tensor
+    ) -> dict[str, float]:
+        """Return the purity of neighbors and candidates, and how far target and guides agree."""
+        candidates = self.candidates(query, bank)
+        found = {
+            "purity": nearest_among(query.target, bank.targets, num_neighbors, candidates.indices),
+            "purity_candidates": candidates,
+        }
+        own_nearest = Unconstrained().nearest(query, bank, self.n)
+        values = {"agreement": overlap(own_nearest, candidates)}
+        for name, neighbors in found.items():
+            value = purity(neighbors, true_labels, bank.ids("true_labels"), own_indices=query.indices)
+            values |= {} if value is None else {name: value}
+        return values
 
 
-def _combine(first: Tensor, second: Tensor, combine: str) -> Tensor:
-    """(B, N) and (B, N') -> entries in either (union) or in both (intersection), none twice."""
+def _without(allowed: Tensor, forbidden: Tensor | None) -> Tensor:
+    return allowed if forbidden is None else allowed & ~forbidden
+
+
+def _combine(first: Tensor, second: Tensor, combine: CombineCandidates) -> Tensor:
+    """Return the entries (B, N + N') in either (union) or in both (intersection), none twice."""
     in_first = ((second[:, :, None] == first[:, None, :]) & (second >= 0)[:, :, None]).any(2)  # (B, N')
     if combine == "intersection":
         return torch.where(in_first, second, -1)

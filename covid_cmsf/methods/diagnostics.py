@@ -1,6 +1,6 @@
-"""What a person needs to trust a run. Labels are looked at here and never in a loss.
+"""Diagnostics of neighbors and embeddings. True labels are used here and never in a loss.
 
-Mean shift fails by losing rank while loss and purity look fine, so rank is what to watch.
+Mean shift fails by losing rank while loss and purity look fine, so the effective rank is the number to watch.
 """
 
 # B batch, M bank entries, D embedding, K neighbors
@@ -12,7 +12,10 @@ from covid_cmsf.methods.neighbors import Neighbors
 
 
 def purity(neighbors: Neighbors, labels: Tensor, bank_labels: Tensor, *, own_indices: Tensor) -> float | None:
-    """Fraction of neighbors, the target itself left out, with the sample's true label; None without labels."""
+    """Return the fraction of neighbors, without the target itself, that have the sample's true label.
+
+    None without labels.
+    """
     valid = neighbors.found & (neighbors.indices != own_indices[:, None]) & (labels >= 0)[:, None]
     if not valid.any():
         return None
@@ -21,7 +24,7 @@ def purity(neighbors: Neighbors, labels: Tensor, bank_labels: Tensor, *, own_ind
 
 
 def mask_purity(allowed: Tensor, labels: Tensor, bank_labels: Tensor, *, own_indices: Tensor) -> float | None:
-    """As `purity`, for neighbors given as a mask (B, M): all entries of a class."""
+    """Return the purity of neighbors that are given as a mask (B, M)."""
     indices = torch.arange(len(bank_labels), device=allowed.device)
     valid = allowed & (indices[None, :] != own_indices[:, None]) & (labels >= 0)[:, None]
     if not valid.any():
@@ -30,11 +33,14 @@ def mask_purity(allowed: Tensor, labels: Tensor, bank_labels: Tensor, *, own_ind
 
 
 def overlap(first: Neighbors, second: Neighbors) -> float:
-    """Fraction of the first one's neighbors that the second one has too: how far guide and target agree."""
+    """Return the fraction of the first neighbors that are among the second: how far guide and target agree."""
     both = (first.indices[:, :, None] == second.indices[:, None, :]) & first.found[:, :, None]
     return float(both.any(2).sum() / first.found.sum().clamp(min=1))
 
 
 def embedding_std(embeddings: Tensor) -> float:
-    """Mean standard deviation of the coordinates of unit vectors, times sqrt(D): 1 is spread evenly, 0 is collapsed."""
+    """Return the mean standard deviation of the coordinates of unit vectors (N, D), times sqrt(D).
+
+    1: spread evenly; 0: collapsed.
+    """
     return float(embeddings.float().std(dim=0).mean() * embeddings.shape[1] ** 0.5)

@@ -1,6 +1,6 @@
-"""The memory of a run: of every video its last target embedding, and the cluster that it is in.
+"""Instance memory: every video's last target embedding, and its cluster by k-means.
 
-CMSF-2Q and CMSF-KM (Navaneet et al. 2022) take their constraint from it instead of from a label or a guide.
+CMSF-2Q and CMSF-KM (Navaneet et al. 2022) take their constraint from it instead of from labels or guides.
 """
 
 import torch
@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from covid_cmsf.methods.neighbors import slices
 
-# B batch, N videos, D embedding
+# B batch, N videos or points, C clusters, D embedding
+
+PREVIOUS_COLUMN = "previous"  # of the memory bank: the same videos as they were embedded in the epoch before
 
 
 class InstanceMemory(nn.Module):
@@ -25,34 +27,29 @@ class InstanceMemory(nn.Module):
         self.register_buffer("clusters", torch.zeros(num_videos, dtype=torch.int64))
 
     def lookup(self, videos: Tensor, targets: Tensor) -> Tensor:
-        """(B, D): the embeddings of these videos' last visits; at the first visit the targets themselves."""
+        """Return the embeddings (B, D) of these videos in the epoch before, or the targets in the first epoch."""
         return torch.where(self.seen[videos].unsqueeze(1), self.embeddings[videos], targets.float())
 
     @torch.no_grad()
     def update_(self, videos: Tensor, targets: Tensor) -> None:
-        """Unit vectors (B, D) take the place of what was known of these videos."""
+        """Store the unit vectors (B, D) of these videos."""
         self.embeddings[videos] = targets.float()
         self.seen[videos] = True
 
     @torch.no_grad()
     def cluster_(self, num_clusters: int, *, iterations: int, generator: torch.Generator) -> None:
-        """Clusters of all that was seen; the few videos that never were get -1 (an epoch may leave some out)."""
+        """Cluster the videos seen so far; those not seen yet get -1 (an epoch drops its last partial batch)."""
         points = self.embeddings[self.seen]
         found = kmeans(points, min(num_clusters, len(points)), iterations=iterations, generator=generator)
         self.clusters.fill_(-1)
         self.clusters[self.seen] = found
 
 
-# k-means: clusters of embeddings, as the constraint of CMSF-KM.
-
-# N points, C clusters, D embedding
-
-
 @torch.no_grad()
 def kmeans(points: Tensor, num_clusters: int, *, iterations: int, generator: torch.Generator) -> Tensor:
-    """(N,) the cluster of each point (N, D), by Lloyd's iterations from `num_clusters` points drawn by the generator.
+    """Return the cluster (N,) of each point (N, D), by Lloyd's iterations from randomly drawn points.
 
-    A cluster that has lost all points begins anew at the point that is farthest from its center.
+    An empty cluster restarts at the point that is farthest from its center.
     """
     if not 1 <= num_clusters <= len(points):
         raise ValueError(f"{num_clusters} clusters of {len(points)} embeddings: at least 1, at most one for each")
@@ -69,7 +66,7 @@ def kmeans(points: Tensor, num_clusters: int, *, iterations: int, generator: tor
 
 
 def assign_to_centers(points: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
-    """(N,) the nearest center of each point, of equal ones the first; and (N,) its squared distance."""
+    """Return the nearest center (N,) of each point, the first of equal ones, and its squared distance (N,)."""
     squares = centers.square().sum(1)
     found, distances = [], []
     for chunk in slices(len(points), 4 * len(centers)):

@@ -1,218 +1,283 @@
-"""Mean shift (CMSF eq. 1): pull each online embedding toward its neighbors in the bank.
+"""Mean shift (CMSF eq. 1): pull each online embedding toward its nearest neighbors in the memory bank.
 
     loss = mean over the batch of the mean over the neighbors z of (2 - 2 v.z)
 
-v is the online prediction, z are neighbors of the *target* u; both are unit vectors. Only v carries a gradient.
+v is the online prediction; z are the k nearest entries to the *target* u that a constraint allows. All are unit
+vectors, and only v carries a gradient. `MeanShiftLoss` is all of it, for any training loop; the methods below add what
+this project's own loop needs: which banks, which diagnostics, and their configuration.
 """
 
-from typing import Literal
+# B batch, M bank entries, D embedding
+
+from typing import Annotated, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from pydantic import Field
+from torch import Tensor, nn
 
-from covid_cmsf.methods.base import EmbeddedBatch, Method, Metrics, PerSampleLoss, mask_invalid
-from covid_cmsf.methods.constraints import Exclusions, guided, only_self, same_label, unconstrained
-from covid_cmsf.methods.diagnostics import mask_purity, overlap, purity
+from covid_cmsf.methods.base import (
+    EmbeddedBatch,
+    Method,
+    Metrics,
+    PerSampleLoss,
+    TargetMethodConfig,
+    mask_invalid,
+)
+from covid_cmsf.methods.constraints import (
+    CombineCandidates,
+    Constraint,
+    GuideConstraint,
+    K,
+    LabelConstraint,
+    Query,
+    SelfConstraint,
+    Unconstrained,
+)
+from covid_cmsf.methods.diagnostics import purity
+from covid_cmsf.methods.instance_memory import PREVIOUS_COLUMN
 from covid_cmsf.methods.memory_bank import MemoryBank, MemoryBanks
-from covid_cmsf.methods.neighbors import Neighbors, slices
 
-# B batch, M bank entries, D embedding, K neighbors
+DIAGNOSTIC_K = 5  # neighbors in the diagnostics where k is 1 or `all`
 
 
-def mean_shift_loss(online: Tensor, bank: Tensor, neighbors: Neighbors) -> PerSampleLoss:
-    """The loss of online embeddings (B, D) against their neighbors among the entries of `bank` (M, D).
+def mean_shift_loss(online: Tensor, means: Tensor, counts: Tensor) -> PerSampleLoss:
+    """Return 2 - 2 v.m for online embeddings v (B, D) and the means m (B, D) of their `counts` (B,) neighbors.
 
-    Fewer than K neighbors are averaged as they are; a sample without any does not count.
+    That is the mean of 2 - 2 v.z over the neighbors z: the means are not normalized.
     """
-    return _loss_to_means(online, *neighbor_means(bank, neighbors))
-
-
-def neighbor_means(bank: Tensor, neighbors: Neighbors) -> tuple[Tensor, Tensor]:
-    """The mean of each sample's neighbors (B, D), not normalized, and how many they are (B,)."""
-    found = neighbors.found
-    gathered = bank[neighbors.indices.clamp(min=0)] * found.unsqueeze(2)  # (B, K, D)
-    counts = found.sum(1)
-    return gathered.sum(1) / counts.clamp(min=1).unsqueeze(1), counts
-
-
-def class_mean_loss(online: Tensor, bank: Tensor, *, labels: Tensor, bank_labels: Tensor) -> PerSampleLoss:
-    """Top-all: the neighbors are all entries with the sample's label, so the loss is 2 - 2 v.(their mean)."""
-    classes, inverse = labels.unique(return_inverse=True)
-    mask = (classes[:, None] == bank_labels[None, :]) & (classes >= 0)[:, None]  # (classes, M)
-    means, counts = _masked_means(mask, bank)
-    return _loss_to_means(online, means[inverse], counts[inverse])
-
-
-def allowed_mean_loss(online: Tensor, bank: Tensor, allowed: Tensor) -> PerSampleLoss:
-    """Top-all of any constraint: the neighbors are the entries where `allowed` (B, M) is True."""
-    return _loss_to_means(online, *_masked_means(allowed, bank))
-
-
-def _masked_means(mask: Tensor, bank: Tensor) -> tuple[Tensor, Tensor]:
-    """Masks (N, M) -> the means (N, D) of the entries in each, and how many they are (N,)."""
-    counts = mask.sum(1)
-    sums = torch.cat([mask[chunk].float() @ bank for chunk in slices(len(mask), 4 * len(bank))])
-    return sums / counts.clamp(min=1).unsqueeze(1), counts
-
-
-def _loss_to_means(online: Tensor, means: Tensor, counts: Tensor) -> PerSampleLoss:
-    """The mean of 2 - 2 v.z over neighbors z is 2 - 2 v.(mean of z)."""
     return mask_invalid(2 - 2 * (online.float() * means).sum(1), counts > 0)
 
 
-# MeanShift: one method, five constraints.
-#
-# | constraint | method                    | neighbors                                                              |
-# |------------|---------------------------|-------------------------------------------------------------------------|
-# | none       | MSF                       | the k nearest entries                                                   |
-# | self       | BYOL, one direction       | the target itself                                                       |
-# | label      | supervised CMSF           | the k nearest entries with the same label                               |
-# | two_bank   | semi-supervised CMSF      | labeled: as `label`, in the bank of labeled entries; others: as `none`   |
-# | guide      | cross-modal CMSF          | the k nearest among the n entries that the guides vouch for             |
-# | previous   | CMSF-2Q                   | as `guide`; the guide is the own embedding of the epoch before          |
-# | cluster    | CMSF-KM                   | as `label`; the label is the cluster after the epoch before             |
-#
-# The last two are of the follow-up paper: half of their loss is that of `none`.
+class MeanShiftLoss(nn.Module):
+    """CMSF eq. 1 under a constraint. `k` is the number of neighbors, or "all" that the constraint allows.
 
-# B batch, M bank entries, K neighbors, N candidates
+    indices = bank.push_(rgb=target(view), flow=guide(flow_view), videos=videos)
+    loss = MeanShiftLoss(k=5, constraint=GuideConstraint("flow", n=10))(online(other_view), bank, indices)
+    """
 
+    def __init__(
+        self,
+        k: K = 5,
+        constraint: Constraint | None = None,
+        *,
+        include_target: bool = True,
+        include_siblings: bool = True,
+    ) -> None:
+        super().__init__()
+        if k != "all" and k < 1:
+            raise ValueError(f"k is {k}; at least 1 neighbor is averaged, or `all`")
+        self.k, self.constraint = k, constraint or Unconstrained()
+        self.include_target, self.include_siblings = include_target, include_siblings
 
-Constraint = Literal["none", "self", "label", "two_bank", "guide", "previous", "cluster"]
-BASE_CONSTRAINT = {"previous": "guide", "cluster": "label"}
-MEMORY_KINDS: dict[str, Literal["embeddings", "clusters"]] = {"previous": "embeddings", "cluster": "clusters"}
-CombineCandidates = Literal["union", "intersection"]
-DIAGNOSTIC_K = 5  # neighbors that are looked at when k is 1 or `all`
+    def forward(self, online: Tensor, bank: MemoryBank, indices: Tensor) -> Tensor:
+        """Return the mean loss of online embeddings (B, D), whose targets are the bank's entries `indices` (B,)."""
+        options = {"include_target": self.include_target, "include_siblings": self.include_siblings}
+        return self.per_sample(online, bank, Query.from_bank(bank, indices, **options)).mean()
+
+    def per_sample(self, online: Tensor, bank: MemoryBank, query: Query) -> PerSampleLoss:
+        """Return the loss (B,) of each sample. A sample without neighbors does not count."""
+        return mean_shift_loss(online, *self.constraint.mean(query, bank, self.k))
 
 
 class MeanShift(Method):
-    """CMSF eq. 1 under a constraint. `k` is a number of neighbors or "all" allowed ones."""
+    """The mean-shift loss as a method of the training loop.
+
+    With `half_unconstrained` the loss is the average of the constrained and of the unconstrained one, as in the
+    follow-up paper's CMSF-2Q and CMSF-KM.
+    """
 
     has_predictor = True
 
     def __init__(
         self,
+        loss: MeanShiftLoss,
         *,
-        k: int | Literal["all"],
-        constraint: Constraint = "none",
-        num_candidates: int = 10,
-        combine: CombineCandidates = "union",
-        include_target: bool = True,
-        include_siblings: bool = True,
+        half_unconstrained: bool = False,
+        memory_kind: Literal["none", "embeddings", "clusters"] = "none",
     ) -> None:
         super().__init__()
-        self.k, self.num_candidates, self.combine = k, num_candidates, combine
-        self.constraint = BASE_CONSTRAINT.get(constraint, constraint)
-        self.half_unconstrained = constraint in BASE_CONSTRAINT
-        self.memory_kind = MEMORY_KINDS.get(constraint, "none")
-        self.include_target, self.include_siblings = include_target, include_siblings
-        self.uses_labels = constraint in ("label", "two_bank")
-        self.uses_guides = constraint == "guide"
+        self.loss = loss
+        self.unconstrained_loss = MeanShiftLoss(
+            loss.k, include_target=loss.include_target, include_siblings=loss.include_siblings
+        )
+        self.half_unconstrained, self.memory_kind = half_unconstrained, memory_kind
+        # Clusters and earlier embeddings are the method's own: no labels, no guides from outside.
+        own = memory_kind != "none"
+        self.uses_labels = self.loss.constraint.uses_labels and not own
+        self.uses_guides = self.loss.constraint.uses_guides and not own
 
     def losses(self, batch: EmbeddedBatch, banks: MemoryBanks | None, generator: torch.Generator) -> PerSampleLoss:
-        """The mean of 2 - 2 v.z over each sample's neighbors z."""
+        """Return the mean of 2 - 2 v.z over each sample's neighbors z."""
         assert banks is not None and batch.bank_indices is not None
-        if self.constraint != "two_bank":
-            found = self._losses(batch, banks.main, batch.bank_indices.main, self.constraint)
-            if not self.half_unconstrained:
-                return found
-            free = self._losses(batch, banks.main, batch.bank_indices.main, "none")
-            # Without a cluster yet there is no constrained half.
-            values = torch.where(found.valid, (found.values + free.values) / 2, free.values)
-            return PerSampleLoss(values, free.valid)
-        assert banks.labeled is not None and batch.bank_indices.labeled is not None
+        query = self._query(batch, batch.bank_indices.main)
+        constrained = self.loss.per_sample(batch.online, banks.main, query)
+        if not self.half_unconstrained:
+            return constrained
+        free = self.unconstrained_loss.per_sample(batch.online, banks.main, query)
+        # A sample without a cluster yet has no constrained half.
+        values = torch.where(constrained.valid, (constrained.values + free.values) / 2, free.values)
+        return PerSampleLoss(values, free.valid)
+
+    @torch.no_grad()
+    def compute_metrics(self, batch: EmbeddedBatch, banks: MemoryBanks | None) -> Metrics:
+        """Return the true-label purity of the neighbors with and without the constraint, and the constraint's own."""
+        assert banks is not None and batch.bank_indices is not None
+        return self._metrics(batch, banks.main, batch.bank_indices.main) | self._free_purity(batch, banks)
+
+    def _query(self, batch: EmbeddedBatch, indices: Tensor) -> Query:
+        assert batch.target is not None
+        return Query(
+            target=batch.target,
+            indices=indices,
+            sources=batch.sources,
+            labels=batch.labels,
+            guides=batch.guides or {},
+            include_target=self.loss.include_target,
+            include_siblings=self.loss.include_siblings,
+        )
+
+    def _num_neighbors(self) -> int:
+        return DIAGNOSTIC_K if self.loss.k in (1, "all") else int(self.loss.k)
+
+    def _metrics(self, batch: EmbeddedBatch, bank: MemoryBank, indices: Tensor) -> Metrics:
+        query, k = self._query(batch, indices), self.loss.k
+        return self.loss.constraint.metrics(query, bank, k, self._num_neighbors(), batch.true_labels)
+
+    def _free_purity(self, batch: EmbeddedBatch, banks: MemoryBanks) -> Metrics:
+        assert batch.bank_indices is not None
+        bank, query = banks.main, self._query(batch, batch.bank_indices.main)
+        found = Unconstrained().nearest(query, bank, self._num_neighbors())
+        value = purity(found, batch.true_labels, bank.ids("true_labels"), own_indices=query.indices)
+        return {} if value is None else {"purity_free": value}
+
+
+class SemiSupervisedMeanShift(MeanShift):
+    """Two banks: labeled samples have constrained neighbors in the bank of labeled samples, others are as in MSF."""
+
+    def losses(self, batch: EmbeddedBatch, banks: MemoryBanks | None, generator: torch.Generator) -> PerSampleLoss:
+        """Return the loss of each sample, in the bank it belongs to."""
+        assert banks is not None and banks.labeled is not None
+        assert batch.bank_indices is not None and batch.bank_indices.labeled is not None
         has_label = batch.labels >= 0
         values, valid = batch.online.float().sum(1) * 0, torch.zeros_like(has_label)
-        for mask, bank, indices, constraint in (
-            (has_label, banks.labeled, batch.bank_indices.labeled, "label"),
-            (~has_label, banks.main, batch.bank_indices.main, "none"),
+        for mask, bank, indices, loss in (
+            (has_label, banks.labeled, batch.bank_indices.labeled, self.loss),
+            (~has_label, banks.main, batch.bank_indices.main, self.unconstrained_loss),
         ):
             if mask.any():
-                found = self._losses(batch.select(mask), bank, indices[mask], constraint)
+                chosen = batch.select(mask)
+                found = loss.per_sample(chosen.online, bank, self._query(chosen, indices[mask]))
                 values = values.index_put((mask,), found.values)
                 valid[mask] = found.valid
         return PerSampleLoss(values, valid)
 
-    def _losses(self, batch: EmbeddedBatch, bank: MemoryBank, indices: Tensor, constraint: str) -> PerSampleLoss:
-        online, targets = batch.online, bank.embeddings("target")
-        exclusions = self._exclusions(batch, indices)
-        if self.k != "all" or constraint in ("self", "guide"):
-            neighbors, _ = self._neighbors(batch, bank, exclusions, constraint, self._max_neighbors())
-            return mean_shift_loss(online, targets, neighbors)
-        forbidden = exclusions.mask(bank)
-        if constraint == "label" and forbidden is None:
-            return class_mean_loss(online, targets, labels=batch.labels, bank_labels=bank.ids("labels"))
-        allowed = _allowed_mask(batch, bank, constraint)
-        return allowed_mean_loss(online, targets, allowed if forbidden is None else allowed & ~forbidden)
-
-    def _max_neighbors(self) -> int:
-        """k, or of `all` the number of candidates that there can be."""
-        return 2**31 - 1 if self.k == "all" else self.k
-
-    def _exclusions(self, batch: EmbeddedBatch, indices: Tensor) -> Exclusions:
-        return Exclusions(indices, batch.sources, target=not self.include_target, siblings=not self.include_siblings)
-
-    def _neighbors(
-        self, batch: EmbeddedBatch, bank: MemoryBank, exclusions: Exclusions, constraint: str, k: int
-    ) -> tuple[Neighbors, Neighbors]:
-        """The neighbors, and with guides the candidates among which they were sought (else the neighbors again)."""
-        assert batch.target is not None
-        if constraint == "self":
-            return (found := only_self(exclusions)), found
-        if constraint == "label":
-            return (found := same_label(batch.target, bank, k, exclusions, labels=batch.labels)), found
-        if constraint == "none":
-            return (found := unconstrained(batch.target, bank, k, exclusions)), found
-        assert batch.guides
-        found, candidates = guided(
-            batch.target,
-            bank,
-            k,
-            exclusions,
-            guides=list(batch.guides.items()),
-            num_candidates=self.num_candidates,
-            combine=self.combine,
-        )
-        return found, Neighbors(candidates)
-
     @torch.no_grad()
     def compute_metrics(self, batch: EmbeddedBatch, banks: MemoryBanks | None) -> Metrics:
-        """True-label purity of the neighbors with and without the constraint, agreement with the guides."""
-        assert banks is not None and batch.bank_indices is not None and batch.target is not None
-        bank, indices = banks.main, batch.bank_indices.main
-        exclusions, true = self._exclusions(batch, indices), bank.ids("true_labels")
-        k = DIAGNOSTIC_K if self.k in (1, "all") else int(self.k)
-        sets: dict[str, Neighbors] = {"purity_free": unconstrained(batch.target, bank, k, exclusions)}
-        metrics: Metrics = {}
+        """Return the purity of the labeled samples' neighbors, and of all samples' without the constraint."""
+        assert banks is not None and banks.labeled is not None
+        assert batch.bank_indices is not None and batch.bank_indices.labeled is not None
+        has_label = batch.labels >= 0
+        labeled = self._metrics(batch.select(has_label), banks.labeled, batch.bank_indices.labeled[has_label])
+        return labeled | self._free_purity(batch, banks)
+
+
+class MeanShiftConfig(TargetMethodConfig):
+    """What all mean-shift methods share."""
+
+    k: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
+        default=5, description="neighbors that are averaged, or `all` that are allowed"
+    )
+    include_target: bool = Field(default=True, description="the target itself may be a neighbor")
+    include_siblings: bool = Field(default=True, description="other clips of the same source may be neighbors")
+
+    def build_loss(self, constraint: Constraint | None = None) -> MeanShiftLoss:
+        """Return the loss with these options under a constraint."""
+        return MeanShiftLoss(
+            self.k, constraint, include_target=self.include_target, include_siblings=self.include_siblings
+        )
+
+
+class MsfConfig(MeanShiftConfig):
+    """Mean shift without a constraint (Koohpayegani et al. 2021)."""
+
+    name: Literal["msf"]
+
+    @property
+    def display_name(self) -> str:
+        return f"MSF k={self.k}"
+
+    def build(self, *, num_classes: int, embedding_dim: int) -> Method:
+        return MeanShift(self.build_loss())
+
+
+class ByolConfig(TargetMethodConfig):
+    """Toward the own target alone: BYOL in one direction."""
+
+    name: Literal["byol_asym"]
+    title: ClassVar[str] = "BYOL-asym"
+    bank_size: int = Field(default=8192, ge=1, description="entries of the bank, which serves diagnostics only")
+
+    def build(self, *, num_classes: int, embedding_dim: int) -> Method:
+        return MeanShift(MeanShiftLoss(1, SelfConstraint()))
+
+
+class CmsfConfig(MeanShiftConfig):
+    """Constrained mean shift, the paper's method."""
+
+    name: Literal["cmsf"]
+    constraint: Literal["guide", "label", "two_bank"] = Field(
+        default="guide",
+        description="guide: candidates of a frozen network; label: same label; two_bank: semi-supervised",
+    )
+    num_candidates: int = Field(default=10, ge=1, description="n: candidates that each guide proposes")
+    combine: CombineCandidates = Field(default="union", description="candidates of several guides: of any or of all")
+    labeled_bank_size: int = Field(default=8192, ge=1, description="entries of the second bank of `two_bank`")
+
+    @property
+    def display_name(self) -> str:
+        return f"CMSF {self.num_candidates}/{self.k}" if self.uses_guides else f"CMSF labels, k={self.k}"
+
+    @property
+    def max_guides(self) -> int | None:
+        return None if self.constraint == "guide" else 0
+
+    @property
+    def constraint_name(self) -> str:
+        return "" if self.constraint == "guide" else "labels"
+
+    @property
+    def second_bank_size(self) -> int:
+        return self.labeled_bank_size if self.constraint == "two_bank" else 0
+
+    def build(self, *, num_classes: int, embedding_dim: int) -> Method:
         if self.constraint == "guide":
-            sets["purity"], sets["purity_candidates"] = self._neighbors(batch, bank, exclusions, "guide", k)
-            nearest_targets = unconstrained(batch.target, bank, self.num_candidates, exclusions)
-            metrics["agreement"] = overlap(nearest_targets, sets["purity_candidates"])
-        fractions = {name: purity(found, batch.true_labels, true, own_indices=indices) for name, found in sets.items()}
-        if self.constraint == "label":
-            fractions["purity"] = self._label_purity(batch, bank, indices, k)
-        elif self.constraint == "two_bank":
-            assert banks.labeled is not None and batch.bank_indices.labeled is not None
-            has_label = batch.labels >= 0
-            fractions["purity"] = self._label_purity(
-                batch.select(has_label), banks.labeled, batch.bank_indices.labeled[has_label], k
-            )
-        return metrics | {name: fraction for name, fraction in fractions.items() if fraction is not None}
-
-    def _label_purity(self, batch: EmbeddedBatch, bank: MemoryBank, indices: Tensor, k: int) -> float | None:
-        """Of the k nearest entries with the same label, or with `all` of all of them."""
-        assert batch.target is not None
-        true, exclusions = bank.ids("true_labels"), self._exclusions(batch, indices)
-        if len(indices) and self.k != "all":
-            found = same_label(batch.target, bank, k, exclusions, labels=batch.labels)
-            return purity(found, batch.true_labels, true, own_indices=indices)
-        allowed, forbidden = _allowed_mask(batch, bank, "label"), exclusions.mask(bank)
-        allowed = allowed if forbidden is None else allowed & ~forbidden
-        return mask_purity(allowed, batch.true_labels, true, own_indices=indices)
+            return MeanShift(self.build_loss(GuideConstraint(n=self.num_candidates, combine=self.combine)))
+        loss = self.build_loss(LabelConstraint())
+        return MeanShift(loss) if self.constraint == "label" else SemiSupervisedMeanShift(loss)
 
 
-def _allowed_mask(batch: EmbeddedBatch, bank: MemoryBank, constraint: str) -> Tensor:
-    """(B, M): the entries that a constraint allows, before exclusions."""
-    if constraint == "none":
-        return torch.ones(len(batch.labels), len(bank), dtype=torch.bool, device=batch.labels.device)
-    assert constraint == "label"
-    return (bank.ids("labels")[None, :] == batch.labels[:, None]) & (batch.labels >= 0)[:, None]
+class Cmsf2qConfig(MeanShiftConfig):
+    """CMSF-2Q: the guide is the sample's own embedding of the epoch before, kept in a second queue."""
+
+    name: Literal["cmsf_2q"]
+    title: ClassVar[str] = "CMSF-2Q"
+    extra_columns: ClassVar[tuple[str, ...]] = (PREVIOUS_COLUMN,)
+    num_candidates: int = Field(default=5, ge=1, description="n: candidates from the second queue")
+
+    def build(self, *, num_classes: int, embedding_dim: int) -> Method:
+        loss = self.build_loss(GuideConstraint(PREVIOUS_COLUMN, n=self.num_candidates))
+        return MeanShift(loss, half_unconstrained=True, memory_kind="embeddings")
+
+
+class CmsfKmConfig(MeanShiftConfig):
+    """CMSF-KM: neighbors are of the sample's cluster, by k-means after every epoch."""
+
+    name: Literal["cmsf_km"]
+    title: ClassVar[str] = "CMSF-KM"
+    num_clusters: int = Field(default=50_000, ge=1, description="clusters of k-means")
+    iterations: int = Field(default=20, ge=1, description="iterations of k-means")
+
+    def build(self, *, num_classes: int, embedding_dim: int) -> Method:
+        method = MeanShift(self.build_loss(LabelConstraint()), half_unconstrained=True, memory_kind="clusters")
+        method.num_clusters, method.kmeans_iterations = self.num_clusters, self.iterations
+        return method

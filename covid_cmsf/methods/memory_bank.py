@@ -1,7 +1,6 @@
-"""The memory bank: past target embeddings and who they were, in aligned columns.
+"""The memory bank: target embeddings of past batches, with the ids of their videos.
 
-Entry i means the same video in every column, whatever happens. A ring: the newest entries replace the oldest, any batch
-size fits, and nothing is lost where it wraps. All of it is persistent state.
+A run has one bank for all samples and, for semi-supervised CMSF, a second one for labeled samples only.
 """
 
 from collections.abc import Mapping
@@ -12,12 +11,18 @@ from torch import Tensor, nn
 
 # B batch, M bank entries, D embedding
 
-
 ID_NAMES = ("videos", "sources", "labels", "true_labels")
 
 
 class MemoryBank(nn.Module):
-    """`dims` are the columns of embeddings and their widths, for example {"target": 128, "guide": 128}."""
+    """Target embeddings of past batches in aligned columns: entry i is the same video in every column.
+
+    A ring buffer: the newest entries replace the oldest. The first column holds the targets, further ones the
+    embeddings of guides. All of it is persistent state.
+
+    bank = MemoryBank(8192, rgb=256, flow=128)
+    indices = bank.push_(rgb=target(view), flow=guide(flow_view), videos=videos)
+    """
 
     videos: Tensor
     sources: Tensor
@@ -26,10 +31,11 @@ class MemoryBank(nn.Module):
     push_index: Tensor  # (M,) how many entries had been pushed before this one
     num_pushed: Tensor
 
-    def __init__(self, size: int, dims: Mapping[str, int]) -> None:
+    def __init__(self, size: int, dims: Mapping[str, int] | None = None, **more_dims: int) -> None:
         super().__init__()
+        dims = {**(dims or {}), **more_dims}
         if size < 1 or not dims:
-            raise ValueError(f"a bank needs at least 1 entry and 1 column, not {size} and {dict(dims)}")
+            raise ValueError(f"a bank needs at least 1 entry and 1 column, not {size} and {dims}")
         self.size, self.columns = size, tuple(dims)
         for name, dim in dims.items():
             self.register_buffer(f"column_{name}", torch.zeros(size, dim))
@@ -38,78 +44,83 @@ class MemoryBank(nn.Module):
         self.register_buffer("num_pushed", torch.zeros((), dtype=torch.int64))
 
     def __len__(self) -> int:
-        """Entries that were written; only these can be neighbors."""
+        """Return the number of filled entries; only these can be neighbors."""
         return min(int(self.num_pushed), self.size)
 
+    @property
+    def targets(self) -> Tensor:
+        """(len, D): the filled entries of the first column. A view: do not change it."""
+        return self.embeddings(self.columns[0])
+
     def embeddings(self, column: str) -> Tensor:
-        """(len, D): the filled entries of a column. A view: do not change it."""
+        """Return the filled entries (len, D) of a column. A view: do not change it."""
         return self.get_buffer(f"column_{column}")[: len(self)]
 
     def ids(self, name: str) -> Tensor:
-        """(len,): `videos`, `sources`, `labels` or `true_labels` of the filled entries; -1 is unknown."""
+        """Return `videos`, `sources`, `labels` or `true_labels` (len,) of the filled entries; -1 is unknown."""
         assert name in ID_NAMES
         return self.get_buffer(name)[: len(self)]
 
     @torch.no_grad()
     def push_(
         self,
-        embeddings: Mapping[str, Tensor],
+        embeddings: Mapping[str, Tensor] | None = None,
         *,
         videos: Tensor,
-        sources: Tensor,
-        labels: Tensor,
+        sources: Tensor | None = None,
+        labels: Tensor | None = None,
         true_labels: Tensor | None = None,
+        **more_embeddings: Tensor,
     ) -> Tensor:
-        """Writes a batch and returns its entries (B,). Of a batch larger than the bank only the last entries stay: -1.
+        """Write a batch of unit vectors (B, D), one tensor per column, and return the indices of its entries (B,).
 
-        Every column must be given; embeddings are unit vectors (B, D).
+        Without `sources` every video is its own source; without `labels` they are unknown (-1). Of a batch larger
+        than the bank only the last entries stay; the others' indices are -1.
         """
-        assert set(embeddings) == set(self.columns), f"columns {self.columns}, got {tuple(embeddings)}"
+        embeddings = {**(embeddings or {}), **more_embeddings}
+        if set(embeddings) != set(self.columns):
+            raise ValueError(f"this bank has the columns {', '.join(self.columns)}; got {', '.join(embeddings)}")
+        sources = videos if sources is None else sources
+        labels = torch.full_like(videos, -1) if labels is None else labels
+        true_labels = labels if true_labels is None else true_labels
         num_new = len(videos)
         positions = self.num_pushed + torch.arange(num_new, device=videos.device)
         kept = slice(max(0, num_new - self.size), None)
         indices = (positions % self.size)[kept]
         for name, values in embeddings.items():
             self.get_buffer(f"column_{name}")[indices] = values[kept].detach().float()
-        true_labels = labels if true_labels is None else true_labels
-        for name, numbers in zip(
-            (*ID_NAMES, "push_index"), (videos, sources, labels, true_labels, positions), strict=True
-        ):
+        ids = (videos, sources, labels, true_labels, positions)
+        for name, numbers in zip((*ID_NAMES, "push_index"), ids, strict=True):
             self.get_buffer(name)[indices] = numbers[kept]
         self.num_pushed += num_new
         return torch.where(positions < self.num_pushed - self.size, -1, positions % self.size)
 
     @torch.no_grad()
     def relabel_(self, labels: Tensor) -> None:
-        """Entries take the labels (number of videos,) that their videos have now."""
+        """Replace the entries' labels by those that their videos have now; `labels` is (number of videos,)."""
         self.labels[: len(self)] = labels[self.ids("videos")]
 
     def mean_age(self) -> float:
-        """How many entries ago the average entry was written, as a fraction of the bank: about 0.5 when it is full."""
+        """Return how many pushes ago the average entry was written, as a fraction of the bank: about 0.5 when full."""
         if not len(self):
             return 0.0
         return float((self.num_pushed - self.push_index[: len(self)]).float().mean() / self.size)
 
 
-# The banks of a run: one for all samples and, for semi-supervised CMSF, a second one for labeled samples only.
-
-# B batch
-
-
 @dataclass(frozen=True)
 class BankIndices:
-    """Where a batch's targets stand in the banks (B,); -1 where a sample is not in that bank."""
+    """Indices (B,) of a batch's targets in the banks; -1 where a sample is not in that bank."""
 
     main: Tensor
     labeled: Tensor | None = None
 
     def select(self, chosen: Tensor | slice) -> "BankIndices":
-        """Those of some samples of the batch."""
+        """Return those of some samples: `chosen` is a mask (B,) or a slice."""
         return BankIndices(self.main[chosen], None if self.labeled is None else self.labeled[chosen])
 
 
 class MemoryBanks(nn.Module):
-    """`main` holds all samples; `labeled` (None unless it has entries) those whose label is known."""
+    """The banks of a run: `main` holds all samples; `labeled` (or None) those whose label is known."""
 
     def __init__(self, size: int, dims: Mapping[str, int], *, labeled_size: int = 0) -> None:
         super().__init__()
@@ -125,7 +136,7 @@ class MemoryBanks(nn.Module):
         labels: Tensor,
         true_labels: Tensor | None = None,
     ) -> BankIndices:
-        """Writes a batch into the banks it belongs to; the arguments are those of `MemoryBank.push_`."""
+        """Write a batch into the banks it belongs to; the arguments are those of `MemoryBank.push_`."""
         true_labels = labels if true_labels is None else true_labels
         ids = {"videos": videos, "sources": sources, "labels": labels, "true_labels": true_labels}
         indices = self.main.push_(embeddings, **ids)

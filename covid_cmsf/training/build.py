@@ -8,17 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from covid_cmsf.methods.base import Method
-from covid_cmsf.methods.contrastive import CoCLR, InfoNCE, SupervisedContrastive
+from covid_cmsf.methods.base import Method, TargetMethodConfig
 from covid_cmsf.methods.instance_memory import InstanceMemory
-from covid_cmsf.methods.mean_shift import MeanShift
 from covid_cmsf.methods.memory_bank import MemoryBanks
-from covid_cmsf.methods.supervised import FrzProto, ProtoNW, Xent
 from covid_cmsf.models import HeadLayout
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.networks import Network, make_predictor, make_target, network_metadata
 from covid_cmsf.models.precision import compile_
-from covid_cmsf.training import method_config
 from covid_cmsf.training.batchnorm import train_mode_, use_sync_batchnorm
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.data import TrainData, open_data
@@ -28,7 +24,6 @@ from covid_cmsf.training.networks import start_network
 from covid_cmsf.views.modalities import get_modality
 
 logger = logging.getLogger(__name__)
-PREVIOUS = "previous"  # column of the bank: the same videos, as they were embedded at their last visit
 
 
 @dataclass
@@ -58,14 +53,13 @@ def build_components(config: TrainConfig, dist: DistributedContext) -> TrainComp
     guides = load_guides(config.guides, flow_style=config.views.flow_style)
     live = dict.fromkeys(chosen.modality for chosen in config.guides if chosen.cache == "none")
     cached = dict.fromkeys(chosen.modality for chosen in config.guides if chosen.cache != "none")
-    has_target = not isinstance(config.method, method_config.FrzProtoConfig | method_config.XentConfig)
-    target_sees = [*([seen.name] if has_target else []), *live]
+    target_sees = [*([seen.name] if config.method.has_target else []), *live]
     data = open_data(config, online=[seen.name], target=target_sees, cached=[*cached])
-    head = config.head or HeadLayout(sizes=(encoder_num_features(config.encoder), max(data.num_classes, 1)))
+    head = config.method.head or HeadLayout(sizes=(encoder_num_features(config.encoder), max(data.num_classes, 1)))
     encoder, projector, init_description = start_network(
         config.encoder, in_channels=seen.num_channels, head=head, init=config.init, part=config.init_branch
     )
-    method = build_method(config.method, num_classes=data.num_classes, size=projector.layout.sizes[-1])
+    method = config.method.build(num_classes=data.num_classes, embedding_dim=projector.layout.sizes[-1])
     check_labels(method, data, config)
     predictor = make_predictor(projector, encoder) if method.has_predictor else None
     network = Network(encoder, projector, predictor=predictor, unit_output=method.unit_output)
@@ -106,57 +100,6 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def build_method(chosen: method_config.MethodConfig, *, num_classes: int, size: int) -> Method:
-    """The method that the settings name; `size` is the width of the projector's output."""
-    match chosen:
-        case method_config.CmsfConfig():
-            return MeanShift(
-                k=chosen.k,
-                constraint=chosen.constraint,
-                num_candidates=chosen.num_candidates,
-                combine=chosen.combine,
-                include_target=chosen.include_target,
-                include_siblings=chosen.include_siblings,
-            )
-        case method_config.Cmsf2qConfig():
-            return MeanShift(
-                k=chosen.k,
-                constraint="previous",
-                num_candidates=chosen.num_candidates,
-                include_target=chosen.include_target,
-                include_siblings=chosen.include_siblings,
-            )
-        case method_config.CmsfKmConfig():
-            return MeanShift(
-                k=chosen.k,
-                constraint="cluster",
-                include_target=chosen.include_target,
-                include_siblings=chosen.include_siblings,
-            )
-        case method_config.MsfConfig():
-            return MeanShift(k=chosen.k, include_target=chosen.include_target, include_siblings=chosen.include_siblings)
-        case method_config.ByolConfig():
-            return MeanShift(k=1, constraint="self")
-        case method_config.InfoNceConfig():
-            return InfoNCE(
-                temperature=chosen.temperature,
-                exclude_negatives=chosen.exclude_negatives,
-                batch_negatives=chosen.batch_negatives,
-            )
-        case method_config.UberNceConfig():
-            return SupervisedContrastive(temperature=chosen.temperature)
-        case method_config.SupConConfig():
-            return SupervisedContrastive(temperature=chosen.temperature, include_target=chosen.include_target)
-        case method_config.CoClrConfig():
-            return CoCLR(temperature=chosen.temperature, top_k=chosen.top_k, drop_self=chosen.drop_self)
-        case method_config.ProtoNwConfig():
-            return ProtoNW(num_classes=num_classes, temperature=chosen.temperature)
-        case method_config.FrzProtoConfig():
-            return FrzProto(num_classes=num_classes, dim=size, seed=chosen.prototype_seed)
-        case method_config.XentConfig():
-            return Xent()
-
-
 def build_optimizer(network: Network, config: TrainConfig) -> torch.optim.Optimizer:
     """Adam or SGD over all weights; the predictor is a group of its own, with `factor` times the rate."""
     chosen = config.optimizer
@@ -190,15 +133,11 @@ def encoder_num_features(encoder: str) -> int:
 
 
 def _build_banks(config: TrainConfig, network: Network, guides: list[Guide], dist: DistributedContext) -> MemoryBanks:
-    assert isinstance(config.method, method_config.TargetMethodConfig)
-    size = network.projector.layout.sizes[-1]
-    sizes = {"target": size, **{guide.column: guide.size for guide in guides}}
-    if isinstance(config.method, method_config.Cmsf2qConfig):
-        sizes[PREVIOUS] = size
-    labeled_bank_size = 0
-    if isinstance(config.method, method_config.CmsfConfig) and config.method.constraint == "two_bank":
-        labeled_bank_size = config.method.labeled_bank_size
-    return MemoryBanks(config.method.bank_size, sizes, labeled_size=labeled_bank_size).to(dist.device)
+    method = config.method
+    assert isinstance(method, TargetMethodConfig)
+    dim = network.projector.layout.sizes[-1]
+    dims = {"target": dim, **{guide.column: guide.size for guide in guides}, **dict.fromkeys(method.extra_columns, dim)}
+    return MemoryBanks(method.bank_size, dims, labeled_size=method.second_bank_size).to(dist.device)
 
 
 def _build_memory(method: Method, data: TrainData, network: Network, dist: DistributedContext) -> InstanceMemory | None:

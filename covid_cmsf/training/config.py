@@ -5,15 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from covid_cmsf.config import Config
+from covid_cmsf.methods.base import TargetMethodConfig
+from covid_cmsf.methods.registry import MethodConfig
 from covid_cmsf.models.precision import Precision
-from covid_cmsf.training.method_config import (
-    CmsfConfig,
-    CoClrConfig,
-    HeadConfig,
-    MethodConfig,
-    TargetMethodConfig,
-    XentConfig,
-)
 from covid_cmsf.views.config import ViewConfig
 from covid_cmsf.views.modalities import MODALITIES
 
@@ -163,15 +157,13 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _guides_fit_the_method(self) -> "TrainConfig":
-        guided = isinstance(self.method, CoClrConfig) or (
-            isinstance(self.method, CmsfConfig) and self.method.constraint == "guide"
-        )
-        if guided and not self.guides:
-            raise ValueError(f"{self.method.name} needs a guide: guides=[{{weights: FILE, modality: flow}}]")
-        if self.guides and not guided:
-            raise ValueError(f"guides are given, but {self.method.name} (as set here) uses none")
-        if isinstance(self.method, CoClrConfig) and len(self.guides) > 1:
-            raise ValueError("coclr mines with one guide; cmsf takes several")
+        method = self.method
+        if method.uses_guides and not self.guides:
+            raise ValueError(f"{method.name} needs a guide: guides=[{{weights: FILE, modality: flow}}]")
+        if self.guides and not method.uses_guides:
+            raise ValueError(f"guides are given, but {method.name} (as configured) uses none")
+        if method.max_guides is not None and len(self.guides) > method.max_guides:
+            raise ValueError(f"{len(self.guides)} guides are given; {method.name} takes {method.max_guides}")
         return self
 
     @model_validator(mode="after")
@@ -180,15 +172,10 @@ class TrainConfig(Config):
             raise ValueError(f"batch_size {self.batch_size} cannot be cut into {self.batch_norm.groups} equal groups")
         if isinstance(self.method, TargetMethodConfig) and self.method.bank_size < self.batch_size:
             raise ValueError(f"method.bank_size {self.method.bank_size} cannot hold a batch of {self.batch_size}")
-        head = self.head
+        head = self.method.head
         if head is not None and head.reuse and self.init is None:
             raise ValueError("method.head.reuse takes the projector of `init`, which is not set")
         return self
-
-    @property
-    def head(self) -> HeadConfig | None:
-        """Of the method; None for cross entropy, whose head is its classifier."""
-        return None if isinstance(self.method, XentConfig) else self.method.head
 
 
 def known_modality(name: str) -> str:

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from covid_cmsf.methods.base import TargetMethodConfig
 from covid_cmsf.training.build import TrainComponents
 from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.training.failures import check_weights, save_failed_step
-from covid_cmsf.training.method_config import CmsfKmConfig, MethodConfig, TargetMethodConfig
 from covid_cmsf.training.monitor import MetricsWriter, ProgressDisplay, bank_metrics, check_collapse
 from covid_cmsf.training.run_dir import config_to_dict
 from covid_cmsf.training.schedules import ema_momentum, learning_rate
@@ -104,7 +104,7 @@ def train(run: Run) -> Literal["finished", "stopped"]:
                     save_checkpoint(run)
                     return "stopped"
         train_state.epoch, train_state.batch = epoch + 1, 0
-        cluster_(run.components, config.method, run.dist)
+        cluster_(run.components, run.dist)
         run.display.log_epoch(epoch + 1, config.schedule.epochs, run.latest_metrics)
         every = config.runtime.keep_every_epochs
         save_checkpoint(run, kept=bool(every) and train_state.epoch % every == 0)
@@ -141,12 +141,15 @@ def train_batch(run: Run, batch: Batch) -> bool:
     return asked > 0
 
 
-def cluster_(components: TrainComponents, method: MethodConfig, dist: DistributedContext) -> None:
-    """CMSF-KM: new clusters after every epoch, in the memory and in the bank. One process finds them for all."""
-    if components.memory is None or components.banks is None or not isinstance(method, CmsfKmConfig):
+def cluster_(components: TrainComponents, dist: DistributedContext) -> None:
+    """Cluster all videos after an epoch, for methods that ask for it (CMSF-KM). One process does it for all."""
+    method = components.method
+    if components.memory is None or components.banks is None or method.memory_kind != "clusters":
         return
     if dist.is_main:
-        components.memory.cluster_(method.num_clusters, iterations=method.iterations, generator=components.generator)
+        components.memory.cluster_(
+            method.num_clusters, iterations=method.kmeans_iterations, generator=components.generator
+        )
     clusters, generator_state = dist.gather_objects(
         (components.memory.clusters.cpu(), components.generator.get_state())
     )[0]
@@ -213,15 +216,11 @@ def capture_run(run: Run) -> dict[str, Any]:
 
 def make_step_config(config: TrainConfig) -> StepConfig:
     """What a step needs to know of the settings."""
-    bank_warmup = 0
-    if isinstance(config.method, TargetMethodConfig):
-        chosen = config.method.bank_warmup
-        bank_warmup = config.method.bank_size if chosen == "full" else min(chosen, config.method.bank_size)
     return StepConfig(
         modality=config.modality,
         precision=config.precision,
         batch_norm=config.batch_norm,
-        bank_warmup=bank_warmup,
+        bank_warmup=config.method.warmup_entries if isinstance(config.method, TargetMethodConfig) else 0,
         accumulate=config.optimizer.accumulate,
         clip_norm=config.optimizer.clip_norm,
     )

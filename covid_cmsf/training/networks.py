@@ -4,9 +4,9 @@
 
 from pathlib import Path
 
+from covid_cmsf.methods.base import HeadConfig
 from covid_cmsf.models import MLP, Encoder, HeadLayout, create_encoder, load_weights
 from covid_cmsf.models.heads import coclr_layout, projector_layout
-from covid_cmsf.training.method_config import HeadConfig
 
 
 def start_network(

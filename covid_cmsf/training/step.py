@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from covid_cmsf.methods.base import EmbeddedBatch
+from covid_cmsf.methods.instance_memory import PREVIOUS_COLUMN
 from covid_cmsf.models.networks import ema_update_
 from covid_cmsf.models.precision import autocast
 from covid_cmsf.training.batchnorm import forward_in_groups, gather_targets
-from covid_cmsf.training.build import PREVIOUS, TrainComponents
+from covid_cmsf.training.build import TrainComponents
 from covid_cmsf.training.config import BatchNormConfig
 from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.training.guides import sample_views
@@ -116,7 +117,7 @@ def _embed_targets(
     labels = components.data.labels[videos]
     if components.memory is not None and target is not None:
         if components.method.memory_kind == "embeddings":
-            guides[PREVIOUS] = components.memory.lookup(videos, target)
+            guides[PREVIOUS_COLUMN] = components.memory.lookup(videos, target)
         else:
             labels = components.memory.clusters[videos]
     for guide in components.guides:

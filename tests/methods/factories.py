@@ -2,12 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from covid_cmsf.methods.base import EmbeddedBatch
+from covid_cmsf.methods.constraints import (
+    Constraint,
+    GuideConstraint,
+    LabelConstraint,
+    SelfConstraint,
+    Unconstrained,
+)
+from covid_cmsf.methods.mean_shift import MeanShift, MeanShiftLoss, SemiSupervisedMeanShift
 from covid_cmsf.methods.memory_bank import MemoryBank, MemoryBanks
 
 B, D = 6, 8
@@ -83,3 +92,31 @@ def with_gradients(batch: EmbeddedBatch) -> EmbeddedBatch:
         target=batch.target.clone().requires_grad_(),
         guides={name: indices.clone().requires_grad_() for name, indices in batch.guides.items()},
     )
+
+
+@dataclass(frozen=True)
+class ShiftSpec:
+    """A mean-shift method by the name of its constraint, for slow loops and for the method itself."""
+
+    k: int | Literal["all"]
+    constraint: str = "none"
+    num_candidates: int = 10
+    combine: Literal["union", "intersection"] = "union"
+    include_target: bool = True
+    include_siblings: bool = True
+
+    def build(self, **options: Any) -> MeanShift:
+        constraints: dict[str, Constraint] = {
+            "none": Unconstrained(),
+            "self": SelfConstraint(),
+            "label": LabelConstraint(),
+            "two_bank": LabelConstraint(),
+            "guide": GuideConstraint(n=self.num_candidates, combine=self.combine),
+        }
+        loss = MeanShiftLoss(
+            self.k,
+            constraints[self.constraint],
+            include_target=self.include_target,
+            include_siblings=self.include_siblings,
+        )
+        return SemiSupervisedMeanShift(loss) if self.constraint == "two_bank" else MeanShift(loss, **options)

@@ -1,16 +1,18 @@
 """Neighbors, constraints and the mean-shift loss equal naive double loops; the paper's identities hold."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from covid_cmsf.methods import neighbors as neighbors_module
-from covid_cmsf.methods.constraints import Exclusions, guided, only_self, same_label, unconstrained
-from covid_cmsf.methods.mean_shift import class_mean_loss, mean_shift_loss
+from covid_cmsf.methods.base import PerSampleLoss
+from covid_cmsf.methods.constraints import GuideConstraint, LabelConstraint, Query, SelfConstraint, Unconstrained
+from covid_cmsf.methods.mean_shift import MeanShiftLoss, mean_shift_loss
 from covid_cmsf.methods.memory_bank import MemoryBank
-from covid_cmsf.methods.neighbors import Neighbors, nearest, nearest_among, nearest_same_label
+from covid_cmsf.methods.neighbors import Neighbors, nearest, nearest_among, nearest_same_label, neighbor_mean
 
 B, M, D = 6, 40, 8
 
@@ -20,7 +22,7 @@ def unit(*shape: int, seed: int) -> torch.Tensor:
 
 
 class Scenario:
-    """A filled bank whose last rows are this batch's targets."""
+    """A filled bank whose last entries are this batch's targets."""
 
     def __init__(
         self, *, num_labels: int = 4, pushed: int = 55, target_excluded: bool = False, siblings_excluded: bool = False
@@ -39,12 +41,20 @@ class Scenario:
         )
         self.targets, self.guide, self.other = (columns[name][-B:] for name in self.bank.columns)
         self.labels, self.sources, self.online = labels[-B:], sources[-B:], unit(B, D, seed=9)
-        self.exclusions = Exclusions(own, sources[-B:], target=target_excluded, siblings=siblings_excluded)
+        self.query = Query(
+            self.targets,
+            own,
+            self.sources,
+            self.labels,
+            {"guide": self.guide, "other": self.other},
+            include_target=not target_excluded,
+            include_siblings=not siblings_excluded,
+        )
 
     def allowed(self, i: int, j: int) -> bool:
-        own = int(self.exclusions.own_indices[i]) == j
+        own = int(self.query.indices[i]) == j
         sibling = int(self.bank.ids("sources")[j]) == int(self.sources[i]) and not own
-        return not (own and self.exclusions.target) and not (sibling and self.exclusions.siblings)
+        return (self.query.include_target or not own) and (self.query.include_siblings or not sibling)
 
     def slow_nearest(self, query: torch.Tensor, column: str, k: int, indices: list[int]) -> list[int]:
         bank = self.bank.embeddings(column)
@@ -57,6 +67,10 @@ class Scenario:
                 total += sum(2 - 2 * float((v * bank[j]).sum()) for j in indices) / len(indices)
                 count += 1
         return total / max(count, 1)
+
+
+def loss_of(w: Scenario, neighbors: Neighbors) -> PerSampleLoss:
+    return mean_shift_loss(w.online, *neighbor_mean(w.bank.targets, neighbors))
 
 
 def found(neighbors: Neighbors) -> list[list[int]]:
@@ -76,27 +90,28 @@ def test_all_constraints_equal_naive_loops(scenario: dict, k: int) -> None:
     indices = range(len(w.bank))
     all_allowed = [[j for j in indices if w.allowed(i, j)] for i in range(B)]
     labeled = [[j for j in all_allowed[i] if w.bank.ids("labels")[j] == w.labels[i]] for i in range(B)]
-    vouched = [w.slow_nearest(w.guide[i], "guide", 7, all_allowed[i]) for i in range(B)]
+    proposed = [w.slow_nearest(w.guide[i], "guide", 7, all_allowed[i]) for i in range(B)]
     cases = {
-        "none": (unconstrained(w.targets, w.bank, k, w.exclusions), all_allowed),
-        "label": (same_label(w.targets, w.bank, k, w.exclusions, labels=w.labels), labeled),
+        "none": (Unconstrained().nearest(w.query, w.bank, k), all_allowed),
+        "label": (LabelConstraint().nearest(w.query, w.bank, k), labeled),
         "guide": (
-            guided(w.targets, w.bank, k, w.exclusions, guides=[("guide", w.guide)], num_candidates=7)[0],
-            vouched,
+            GuideConstraint("guide", n=7).nearest(w.query, w.bank, k),
+            proposed,
         ),
     }
     for name, (fast, allowed) in cases.items():
         slow = [w.slow_nearest(w.targets[i], "target", k, allowed[i]) for i in range(B)]
         assert found(fast) == slow, name
-        loss = mean_shift_loss(w.online, w.bank.embeddings("target"), fast)
+        loss = loss_of(w, fast)
         assert float(loss.mean()) == pytest.approx(w.slow_loss(slow), abs=1e-5), name
 
 
 @pytest.mark.parametrize("combine", ["union", "intersection"])
-def test_candidates_of_two_guides_are_joined(combine: str) -> None:
+def test_candidates_of_two_guides_are_combined(combine: str) -> None:
     w = Scenario()
     guides = [("guide", w.guide), ("other", w.other)]
-    fast, candidates = guided(w.targets, w.bank, 5, w.exclusions, guides=guides, num_candidates=12, combine=combine)  # type: ignore[arg-type]
+    constraint = GuideConstraint(["guide", "other"], n=12, combine=combine)  # type: ignore[arg-type]
+    candidates, fast = constraint.candidates(w.query, w.bank).indices, constraint.nearest(w.query, w.bank, 5)
     for i in range(B):
         first, second = (set(w.slow_nearest(e[i], c, 12, list(range(M)))) for c, e in guides)
         expected = first | second if combine == "union" else first & second
@@ -108,52 +123,74 @@ def test_candidates_of_two_guides_are_joined(combine: str) -> None:
 def test_k_1_is_byol() -> None:
     w = Scenario()
     byol = (2 - 2 * (w.online * w.targets).sum(1)).mean()
-    bank = w.bank.embeddings("target")
-    for neighbors in (unconstrained(w.targets, w.bank, 1, w.exclusions), only_self(w.exclusions)):
-        assert torch.allclose(mean_shift_loss(w.online, bank, neighbors).mean(), byol, atol=1e-5)
+    for neighbors in (Unconstrained().nearest(w.query, w.bank, 1), SelfConstraint().nearest(w.query, w.bank, 1)):
+        assert torch.allclose(loss_of(w, neighbors).mean(), byol, atol=1e-5)
 
 
 def test_n_of_bank_size_and_a_single_label_are_msf() -> None:
     w = Scenario()
-    msf = unconstrained(w.targets, w.bank, 5, w.exclusions)
-    wide = guided(w.targets, w.bank, 5, w.exclusions, guides=[("guide", w.guide)], num_candidates=M)[0]
+    msf = Unconstrained().nearest(w.query, w.bank, 5)
+    wide = GuideConstraint("guide", n=M).nearest(w.query, w.bank, 5)
     assert torch.equal(wide.indices, msf.indices)
     one = Scenario(num_labels=1)
-    labeled = same_label(one.targets, one.bank, 5, one.exclusions, labels=one.labels)
-    assert torch.equal(labeled.indices, unconstrained(one.targets, one.bank, 5, one.exclusions).indices)
+    labeled = LabelConstraint().nearest(one.query, one.bank, 5)
+    assert torch.equal(labeled.indices, Unconstrained().nearest(one.query, one.bank, 5).indices)
 
 
-def test_n_equal_to_k_uses_exactly_the_guides_rows() -> None:
+def test_n_equal_to_k_uses_exactly_the_guides_candidates() -> None:
     w = Scenario()
-    chosen, candidates = guided(w.targets, w.bank, 5, w.exclusions, guides=[("guide", w.guide)], num_candidates=5)
+    constraint = GuideConstraint("guide", n=5)
+    chosen, candidates = constraint.nearest(w.query, w.bank, 5), constraint.candidates(w.query, w.bank).indices
     assert torch.equal(chosen.indices.sort(1).values, candidates.sort(1).values)
 
 
 def test_top_all_is_the_class_mean() -> None:
     w = Scenario()
-    bank, labels = w.bank.embeddings("target"), w.bank.ids("labels")
-    all_allowed = same_label(w.targets, w.bank, M, w.exclusions, labels=w.labels)
-    fast = class_mean_loss(w.online, bank, labels=w.labels, bank_labels=labels)
-    assert torch.allclose(fast.mean(), mean_shift_loss(w.online, bank, all_allowed).mean(), atol=1e-5)
-    unknown = torch.full_like(w.labels, -1)
-    assert float(class_mean_loss(w.online, bank, labels=unknown, bank_labels=labels).mean()) == 0
+    constraint = LabelConstraint()
+    every = loss_of(w, constraint.nearest(w.query, w.bank, M))
+    fast = mean_shift_loss(w.online, *constraint.mean(w.query, w.bank, "all"))
+    assert torch.allclose(fast.mean(), every.mean(), atol=1e-5)
+    unknown = replace(w.query, labels=torch.full_like(w.labels, -1))
+    assert float(mean_shift_loss(w.online, *constraint.mean(unknown, w.bank, "all")).mean()) == 0
 
 
-def test_an_example_without_neighbors_does_not_count() -> None:
+def test_the_loss_looks_up_in_the_bank_what_was_pushed() -> None:
+    """`MeanShiftLoss` in anyone's own loop: online embeddings, the bank, and the indices that `push_` returned."""
+    for scenario in SCENARIOS:
+        w = Scenario(**scenario)
+        criterion = MeanShiftLoss(
+            5,
+            GuideConstraint("guide", n=7),
+            include_target=w.query.include_target,
+            include_siblings=w.query.include_siblings,
+        )
+        assert torch.equal(
+            criterion(w.online, w.bank, w.query.indices), criterion.per_sample(w.online, w.bank, w.query).mean()
+        )
+
+
+def test_k_and_n_below_1_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1 neighbor"):
+        MeanShiftLoss(0)
+    with pytest.raises(ValueError, match="at least 1 candidate"):
+        GuideConstraint(n=0)
+
+
+def test_a_sample_without_neighbors_does_not_count() -> None:
     w = Scenario()
     some = Neighbors(torch.tensor([[3, 4]] * (B - 1) + [[-1, -1]]))
-    alone = mean_shift_loss(w.online[:-1], w.bank.embeddings("target"), Neighbors(some.indices[:-1])).mean()
-    assert torch.allclose(mean_shift_loss(w.online, w.bank.embeddings("target"), some).mean(), alone)
+    alone = mean_shift_loss(w.online[:-1], *neighbor_mean(w.bank.targets, Neighbors(some.indices[:-1]))).mean()
+    assert torch.allclose(loss_of(w, some).mean(), alone)
     none = Neighbors(torch.full((B, 2), -1))
-    assert float(mean_shift_loss(w.online, w.bank.embeddings("target"), none).mean()) == 0
+    assert float(loss_of(w, none).mean()) == 0
 
 
 def test_gradients_flow_only_through_the_online_embedding() -> None:
     w = Scenario()
     online = w.online.clone().requires_grad_()
     targets = w.targets.clone().requires_grad_()
-    loss = mean_shift_loss(online, w.bank.embeddings("target"), unconstrained(targets, w.bank, 5, w.exclusions)).mean()
-    loss.backward()
+    found = Unconstrained().nearest(replace(w.query, target=targets), w.bank, 5)
+    mean_shift_loss(online, *neighbor_mean(w.bank.targets, found)).mean().backward()
     assert online.grad is not None and online.grad.abs().sum() > 0 and targets.grad is None
 
 

@@ -68,5 +68,5 @@ def test_nothing_pushed_carries_a_gradient() -> None:
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1 entry"):
         MemoryBank(0, {"target": 3})
-    with pytest.raises(AssertionError):
+    with pytest.raises(ValueError):
         MemoryBank(4, {"target": 2}).push_({}, videos=torch.arange(1), sources=torch.arange(1), labels=torch.arange(1))

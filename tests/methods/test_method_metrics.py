@@ -8,10 +8,10 @@ import torch
 
 from covid_cmsf.methods.base import Method
 from covid_cmsf.methods.contrastive import CoCLR, InfoNCE
-from covid_cmsf.methods.mean_shift import DIAGNOSTIC_K, MeanShift
+from covid_cmsf.methods.mean_shift import DIAGNOSTIC_K
 from covid_cmsf.methods.memory_bank import MemoryBank
 from covid_cmsf.methods.supervised import FrzProto, Xent
-from tests.methods.factories import B, D, Scenario, make_scenario, nearest_indices
+from tests.methods.factories import B, D, Scenario, ShiftSpec, make_scenario, nearest_indices
 from tests.methods.test_methods import METHODS
 
 
@@ -29,7 +29,7 @@ def slow_purity(
     return right / total
 
 
-def allowed(method: MeanShift, w: Scenario, i: int) -> list[int]:
+def allowed(method: ShiftSpec, w: Scenario, i: int) -> list[int]:
     own = own_indices(w)[i]
     indices = [j for j in range(len(w.bank)) if method.include_target or j != own]
     return [j for j in indices if method.include_siblings or j == own or w.bank.sources[j] != w.batch.sources[i]]
@@ -55,7 +55,7 @@ def test_watching_draws_nothing_and_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("k", [1, 4, "all"])
 @pytest.mark.parametrize("siblings", [True, False])
 def test_purity_with_and_without_a_guide_equals_loops(k: int, siblings: bool) -> None:
-    method = MeanShift(k=k, constraint="guide", num_candidates=9, include_siblings=siblings)
+    method = ShiftSpec(k=k, constraint="guide", num_candidates=9, include_siblings=siblings)
     w = make_scenario()
     assert w.batch.target is not None and w.batch.guides is not None
     watched = DIAGNOSTIC_K if k in (1, "all") else k
@@ -70,7 +70,7 @@ def test_purity_with_and_without_a_guide_equals_loops(k: int, siblings: bool) ->
     own = own_indices(w)
     slow = {"purity_free": slow_purity(w, free, own=own), "purity": slow_purity(w, chosen, own=own)}
     slow |= {"purity_candidates": slow_purity(w, vouched, own=own), "agreement": shared}
-    assert method.compute_metrics(w.batch, w.banks) == pytest.approx(slow)
+    assert method.build().compute_metrics(w.batch, w.banks) == pytest.approx(slow)
 
 
 @pytest.mark.parametrize("k", [3, "all"])
@@ -82,7 +82,7 @@ def test_purity_of_noisy_labels_equals_loops(k: int, siblings: bool, constraint:
     for bank in (w.banks.main, w.banks.labeled):  # true labels that have nothing to do with those learned from
         assert bank is not None
         bank.true_labels[:] = torch.randint(4, (bank.size,), generator=generator)
-    method = MeanShift(k=k, constraint=constraint, include_siblings=siblings)  # type: ignore[arg-type]
+    method = ShiftSpec(k=k, constraint=constraint, include_siblings=siblings).build()
     assert w.batch.target is not None and w.batch.bank_indices is not None and w.batch.bank_indices.labeled is not None
     bank, own = w.bank, own_indices(w)
     if constraint == "two_bank":
@@ -101,7 +101,7 @@ def test_purity_of_noisy_labels_equals_loops(k: int, siblings: bool, constraint:
 def test_without_labels_there_is_no_purity() -> None:
     w = make_scenario()
     w.batch = replace(w.batch, labels=torch.full((B,), -1), true_labels=torch.full((B,), -1))
-    for method in (MeanShift(k=3), InfoNCE(temperature=0.1), MeanShift(k=3, constraint="guide")):
+    for method in (ShiftSpec(k=3).build(), InfoNCE(temperature=0.1), ShiftSpec(k=3, constraint="guide").build()):
         assert not {"purity", "purity_free", "purity_candidates"} & method.compute_metrics(w.batch, w.banks).keys()
 
 

@@ -12,9 +12,8 @@ import torch.nn.functional as F
 
 from covid_cmsf.methods.base import Method, PerSampleLoss
 from covid_cmsf.methods.contrastive import CoCLR, InfoNCE, SupervisedContrastive
-from covid_cmsf.methods.mean_shift import MeanShift
 from covid_cmsf.methods.supervised import FrzProto, ProtoNW, Xent
-from tests.methods.factories import B, D, Scenario, make_scenario, nearest_indices, with_gradients
+from tests.methods.factories import B, D, Scenario, ShiftSpec, make_scenario, nearest_indices, with_gradients
 
 T = 0.2
 
@@ -29,7 +28,7 @@ def check(found: PerSampleLoss, slow: list[float | None]) -> None:
     assert found.values.tolist() == pytest.approx([value or 0.0 for value in slow], abs=1e-5)
 
 
-def slow_shift(method: MeanShift, w: Scenario) -> list[float | None]:
+def slow_shift(method: ShiftSpec, w: Scenario) -> list[float | None]:
     batch, values = w.batch, []
     assert batch.target is not None and batch.guides is not None and batch.bank_indices is not None
     for i in range(B):
@@ -84,17 +83,17 @@ def test_mean_shift_equals_a_double_loop(name: str) -> None:
     options, facts = SHIFTS[name]
     for k, target, siblings, pushed in itertools.product([1, 3, 100, "all"], [True, False], [True, False], [9, 55]):
         w = make_scenario(pushed=pushed, seed=pushed, **facts)
-        method = MeanShift(k=k, include_target=target, include_siblings=siblings, **options)  # type: ignore[arg-type]
-        check(losses(method, w), slow_shift(method, w))
+        method = ShiftSpec(k=k, include_target=target, include_siblings=siblings, **options)  # type: ignore[arg-type]
+        check(losses(method.build(), w), slow_shift(method, w))
 
 
 def test_labeled_and_unlabeled_rows_stay_apart() -> None:
     w = make_scenario(hidden=0.5, labeled_size=15)
-    before = losses(MeanShift(k=3, constraint="two_bank"), w).values
+    before = losses(ShiftSpec(k=3, constraint="two_bank").build(), w).values
     known = w.batch.labels >= 0
     assert 0 < int(known.sum()) < B
     w.banks.main.get_buffer("column_target").mul_(-1)
-    changed = losses(MeanShift(k=3, constraint="two_bank"), w).values != before
+    changed = losses(ShiftSpec(k=3, constraint="two_bank").build(), w).values != before
     assert torch.equal(changed, ~known)
 
 
@@ -193,19 +192,22 @@ def test_frozen_prototypes_and_cross_entropy_equal_loops() -> None:
 
 def test_the_papers_identities_hold() -> None:
     w, one_label = make_scenario(), make_scenario(num_labels=1)
-    msf = losses(MeanShift(k=5), w).values
+    msf = losses(ShiftSpec(k=5).build(), w).values
     byol = 2 - 2 * (w.batch.online * w.batch.target).sum(1)
-    top_all = losses(MeanShift(k="all", constraint="label"), w).values
+    top_all = losses(ShiftSpec(k="all", constraint="label").build(), w).values
     labels, rows = w.bank.ids("labels"), w.bank.embeddings("target")
     class_means = torch.stack([rows[labels == label].mean(0) for label in w.batch.labels])
-    all_allowed = MeanShift(k=5, constraint="guide", num_candidates=w.bank.size)
+    all_allowed = ShiftSpec(k=5, constraint="guide", num_candidates=w.bank.size).build()
     for found, expected in (
-        (losses(MeanShift(k=1), w).values, byol),
-        (losses(MeanShift(k=1, constraint="self"), w).values, byol),
-        (losses(MeanShift(k=1, constraint="guide"), w).values, byol),
-        (losses(MeanShift(k=1, constraint="label"), w).values, byol),
+        (losses(ShiftSpec(k=1).build(), w).values, byol),
+        (losses(ShiftSpec(k=1, constraint="self").build(), w).values, byol),
+        (losses(ShiftSpec(k=1, constraint="guide").build(), w).values, byol),
+        (losses(ShiftSpec(k=1, constraint="label").build(), w).values, byol),
         (losses(all_allowed, w).values, msf),
-        (losses(MeanShift(k=5, constraint="label"), one_label).values, losses(MeanShift(k=5), one_label).values),
+        (
+            losses(ShiftSpec(k=5, constraint="label").build(), one_label).values,
+            losses(ShiftSpec(k=5).build(), one_label).values,
+        ),
         (top_all, 2 - 2 * (w.batch.online * class_means).sum(1)),
     ):
         assert torch.allclose(found, expected, atol=1e-5)
@@ -219,13 +221,13 @@ def test_ubernce_with_labels_that_nobody_shares_is_infonce() -> None:
 
 
 METHODS: dict[str, Callable[[], Method]] = {
-    "msf": lambda: MeanShift(k=3),
-    "msf_all": lambda: MeanShift(k="all"),
-    "byol": lambda: MeanShift(k=1, constraint="self"),
-    "label": lambda: MeanShift(k=3, constraint="label"),
-    "label_all": lambda: MeanShift(k="all", constraint="label", include_siblings=False),
-    "two_bank": lambda: MeanShift(k=3, constraint="two_bank"),
-    "guide": lambda: MeanShift(k=3, constraint="guide"),
+    "msf": lambda: ShiftSpec(k=3).build(),
+    "msf_all": lambda: ShiftSpec(k="all").build(),
+    "byol": lambda: ShiftSpec(k=1, constraint="self").build(),
+    "label": lambda: ShiftSpec(k=3, constraint="label").build(),
+    "label_all": lambda: ShiftSpec(k="all", constraint="label", include_siblings=False).build(),
+    "two_bank": lambda: ShiftSpec(k=3, constraint="two_bank").build(),
+    "guide": lambda: ShiftSpec(k=3, constraint="guide").build(),
     "infonce": lambda: InfoNCE(temperature=T, batch_negatives=True),
     "supcon": lambda: SupervisedContrastive(temperature=T, include_target=False),
     "coclr": lambda: CoCLR(temperature=T, top_k=3, drop_self=0.5),
@@ -261,8 +263,8 @@ def test_two_processes_with_half_a_batch_each_make_the_mean_of_all(name: str) ->
 
 def test_two_queues_average_the_guided_and_the_free_loss() -> None:
     w = make_scenario(3)
-    method = MeanShift(k=3, constraint="previous", num_candidates=5)
-    guided, free = MeanShift(k=3, constraint="guide", num_candidates=5), MeanShift(k=3)
+    guided, free = ShiftSpec(k=3, constraint="guide", num_candidates=5), ShiftSpec(k=3)
+    method = guided.build(half_unconstrained=True, memory_kind="embeddings")
     slow = [(a + b) / 2 for a, b in zip(slow_shift(guided, w), slow_shift(free, w), strict=True)]  # type: ignore[operator]
     check(losses(method, w), slow)
     assert method.memory_kind == "embeddings" and not method.uses_labels and not method.uses_guides
@@ -270,8 +272,8 @@ def test_two_queues_average_the_guided_and_the_free_loss() -> None:
 
 def test_clusters_average_the_constrained_and_the_free_loss() -> None:
     w = make_scenario(4, hidden=0.3)
-    method = MeanShift(k=3, constraint="cluster")
-    bound, free = slow_shift(MeanShift(k=3, constraint="label"), w), slow_shift(MeanShift(k=3), w)
+    method = ShiftSpec(k=3, constraint="label").build(half_unconstrained=True, memory_kind="clusters")
+    bound, free = slow_shift(ShiftSpec(k=3, constraint="label"), w), slow_shift(ShiftSpec(k=3), w)
     assert None in bound  # without a cluster only the free half is left
     slow = [b if a is None else (a + b) / 2 for a, b in zip(bound, free, strict=True)]  # type: ignore[operator]
     check(losses(method, w), slow)

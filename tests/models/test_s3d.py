@@ -85,7 +85,7 @@ def test_gated_block_gates_each_branch_before_joining() -> None:
     branches = [block.branch0, block.branch1, block.branch2, block.branch3]
     slow = torch.cat([gate(branch(x)) for gate, branch in zip(gates, branches, strict=True)], dim=1)
     torch.testing.assert_close(block(x), slow)
-    assert slow.shape[1] == block.num_out
+    assert slow.shape[1] == block.out_channels
 
 
 @pytest.mark.parametrize("size", [(32, 128, 128), (16, 112, 112)])

@@ -9,8 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 from covid_cmsf.cli.app import app
+from covid_cmsf.methods.registry import MethodConfig
 from covid_cmsf.models import load_encoder
-from covid_cmsf.training.method_config import MethodConfig
 from covid_cmsf.training.monitor import read_metrics
 from tests.training.command import write_config_file
 from tests.training.factories import make_config

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from covid_cmsf.methods.base import HeadConfig
 from covid_cmsf.models import create_encoder
 from covid_cmsf.models.networks import Network, make_predictor, make_target
 from covid_cmsf.training.build import build_components
 from covid_cmsf.training.distributed import DistributedContext
-from covid_cmsf.training.method_config import HeadConfig
 from covid_cmsf.training.networks import head_layout, start_network
 from covid_cmsf.training.run import run_training
 from tests.training.factories import make_config, state

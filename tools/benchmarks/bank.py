@@ -30,10 +30,10 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor
 
-from covid_cmsf.methods.constraints import Exclusions, guided, same_label, unconstrained
+from covid_cmsf.methods.constraints import GuideConstraint, LabelConstraint, Query, Unconstrained
 from covid_cmsf.methods.mean_shift import mean_shift_loss
 from covid_cmsf.methods.memory_bank import MemoryBank
-from covid_cmsf.methods.neighbors import Neighbors, nearest
+from covid_cmsf.methods.neighbors import Neighbors, nearest, neighbor_mean
 from tools.benchmarks.measure import print_results, summarize_times, time_calls
 
 OFFICIAL = "official"
@@ -64,7 +64,7 @@ class Inputs:
     guide: Tensor
     online: Tensor
     labels: Tensor
-    exclusions: Exclusions
+    query: Query
 
 
 Variant = Callable[[Inputs, int], SearchResult]
@@ -105,7 +105,7 @@ def official_free(x: Inputs, k: int) -> SearchResult:
 
 
 def _official(x: Inputs, k: int, *, labeled: bool) -> SearchResult:
-    bank = x.bank.embeddings("target").clone().detach()
+    bank = x.bank.targets.clone().detach()
     target_distances = 2 - 2 * torch.einsum("bd,md->bm", x.targets, bank)
     online_distances = 2 - 2 * torch.einsum("bd,md->bm", x.online, bank)
     if labeled:
@@ -119,29 +119,26 @@ def _official(x: Inputs, k: int, *, labeled: bool) -> SearchResult:
 def masked_label(x: Inputs, k: int) -> SearchResult:
     """Our search of all rows under a boolean mask, our loss."""
     other = x.bank.ids("labels")[None, :] != x.labels[:, None]
-    return _search_and_loss(x, nearest(x.targets, x.bank.embeddings("target"), k, forbidden=other))
+    return _search_and_loss(x, nearest(x.targets, x.bank.targets, k, forbidden=other))
 
 
 def our_label(x: Inputs, k: int) -> SearchResult:
     """Our search of the rows with the same label, our loss."""
-    return _search_and_loss(x, same_label(x.targets, x.bank, k, x.exclusions, labels=x.labels))
+    return _search_and_loss(x, LabelConstraint().nearest(x.query, x.bank, k))
 
 
 def our_free(x: Inputs, k: int) -> SearchResult:
     """Our search of all rows, our loss."""
-    return _search_and_loss(x, unconstrained(x.targets, x.bank, k, x.exclusions))
+    return _search_and_loss(x, Unconstrained().nearest(x.query, x.bank, k))
 
 
 def our_guided(x: Inputs, k: int) -> SearchResult:
     """Two searches: the guide's candidates, and the nearest of them. Its result is another one than MSF's."""
-    guides = [("guide", x.guide)]
-    return _search_and_loss(
-        x, guided(x.targets, x.bank, k, x.exclusions, guides=guides, num_candidates=NUM_CANDIDATES)[0]
-    )
+    return _search_and_loss(x, GuideConstraint("guide", n=NUM_CANDIDATES).nearest(x.query, x.bank, k))
 
 
 def _search_and_loss(x: Inputs, found: Neighbors) -> SearchResult:
-    return found.indices, mean_shift_loss(x.online, x.bank.embeddings("target"), found).mean()
+    return found.indices, mean_shift_loss(x.online, *neighbor_mean(x.bank.targets, found)).mean()
 
 
 VARIANTS: dict[str, dict[str, Variant]] = {
@@ -167,7 +164,8 @@ def make_inputs(case: BenchmarkCase) -> Inputs:
         columns = {"target": random_unit_vectors(len(numbers)), "guide": random_unit_vectors(len(numbers))}
         own = bank.push_(columns, videos=numbers, sources=numbers, labels=labels[numbers])
     online = random_unit_vectors(len(own)).requires_grad_()
-    return Inputs(bank, columns["target"], columns["guide"], online, labels[own], Exclusions(own, own))
+    query = Query.from_bank(bank, own)
+    return Inputs(bank, columns["target"], columns["guide"], online, labels[own], query)
 
 
 def _step(variant: Variant, x: Inputs, k: int) -> SearchResult:
