@@ -105,9 +105,11 @@ def parse_override(text: str) -> dict[str, Any]:
         nested: Any = yaml.load(value, Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
     except yaml.YAMLError as error:
         raise ValueError(f"override {text!r}: {value!r} is not a YAML value: {error}") from None
-    for name in reversed(key.split(".")):
-        nested = {name: nested}
-    return nested
+    *parents, last = key.split(".")
+    override: dict[str, Any] = {last: nested}
+    for name in reversed(parents):
+        override = {name: override}
+    return override
 
 
 class _StrictLoader(yaml.SafeLoader):

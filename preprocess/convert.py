@@ -132,9 +132,10 @@ def stored_size(width: int, height: int, short_edge: int) -> tuple[int, int]:
     """(width, height) in the store: the short edge as asked for (0: as it is), aspect kept, both even."""
     if min(width, height) < 2:
         raise ValueError(f"frames of {width}x{height} are too small")
-    scale = short_edge / min(width, height) if short_edge else 1
-    round_to_even = (lambda x: max(2, 2 * round(x * scale / 2))) if short_edge else (lambda x: x - x % 2)
-    return round_to_even(width), round_to_even(height)
+    if not short_edge:
+        return width - width % 2, height - height % 2
+    scale = short_edge / min(width, height)
+    return max(2, 2 * round(width * scale / 2)), max(2, 2 * round(height * scale / 2))
 
 
 def _resize_or_crop(frame: Frame, size: tuple[int, int], *, native: bool) -> Frame:
@@ -144,7 +145,8 @@ def _resize_or_crop(frame: Frame, size: tuple[int, int], *, native: bool) -> Fra
     if native and (width - width % 2, height - height % 2) == size:
         return np.ascontiguousarray(frame[: size[1], : size[0]])  # odd sizes lose their last row or column
     shrinking = size[0] < width
-    return cv2.resize(frame, size, interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_LINEAR)
+    resized: Frame = cv2.resize(frame, size, interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_LINEAR)
+    return resized
 
 
 def _open_source(source: Path, decoder: str) -> VideoReader:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from covid_cmsf.clips.records import (
     ClipRecord,
@@ -72,7 +73,7 @@ def _check_same_config(store: Path, old: StoreInfo, new: StoreInfo) -> StoreInfo
     return old
 
 
-def _config_differences(old: dict, new: dict, prefix: str = "") -> list[tuple[str, object, object]]:
+def _config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[tuple[str, object, object]]:
     differences: list[tuple[str, object, object]] = []
     for key in sorted(old.keys() | new.keys()):
         old_value, new_value = old.get(key), new.get(key)

@@ -40,6 +40,7 @@ def write_video(
     with av.open(str(path), "w", format=container) as file:
         file.metadata.update(metadata or {})
         stream = file.add_stream(codec, rate=fps)
+        assert isinstance(stream, av.VideoStream), codec
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = pixel_format
         stream.codec_context.bit_rate = 4_000_000

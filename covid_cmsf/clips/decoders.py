@@ -202,9 +202,10 @@ class DecordReader:
         if len(frame_indices) and max(frame_indices) >= len(self._reader):
             raise ValueError(f"frame {max(frame_indices)} is not in the file")
         try:
-            return self._reader.get_batch(list(frame_indices)).asnumpy()
+            frames: Frames = self._reader.get_batch(list(frame_indices)).asnumpy()
         except (decord.DECORDError, RuntimeError) as error:
             raise ValueError(f"decoding stopped: {_first_line(error)}") from error
+        return frames
 
     def __enter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ def encode_flow(flow: NDArray[np.float32], bound: float) -> NDArray[np.uint8]:
     """Flow in pixels -> codes, any shape. NaN is an error: it would be stored as a motion."""
     if not np.isfinite(flow).all():
         raise ValueError("flow has values that are not finite")
-    scaled = (np.clip(flow, -bound, bound) + np.float32(bound)) * np.float32(255 / (2 * bound))
+    scaled: NDArray[np.float32] = (np.clip(flow, -bound, bound) + np.float32(bound)) * np.float32(255 / (2 * bound))
     return np.rint(scaled).astype(np.uint8)
 
 

@@ -33,7 +33,8 @@ def flow_to_rgb(flow: NDArray[np.float32], scale: float) -> NDArray[np.uint8]:
     fraction = (position - lower)[..., None]
     hue = (1 - fraction) * wheel[lower] + fraction * wheel[(lower + 1) % len(wheel)]  # (H, W, 3)
     saturated = 1 - speed[..., None] * (1 - hue)
-    return np.rint(255 * np.where(speed[..., None] <= 1, saturated, hue * 0.75)).astype(np.uint8)
+    color: NDArray[np.float64] = np.rint(255 * np.where(speed[..., None] <= 1, saturated, hue * 0.75))
+    return color.astype(np.uint8)
 
 
 def color_wheel_image(size: int) -> NDArray[np.uint8]:

@@ -130,7 +130,8 @@ def _propose_candidates(similarities: Floats, count: int) -> tuple[Floats, Indic
 
 def _exact_similarities(first: Floats, second: Floats) -> Floats:
     """Dot products of pairs of rows, float64 rounded to fp32."""
-    return np.einsum("nd,nd->n", first, second, dtype=np.float64).astype(np.float32)
+    products: NDArray[np.float64] = np.einsum("nd,nd->n", first, second, dtype=np.float64)
+    return products.astype(np.float32)
 
 
 def _rank_exhaustively(queries: Floats, gallery: Floats, k: int) -> Indices:

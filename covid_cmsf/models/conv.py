@@ -49,7 +49,8 @@ class TemporalConv(nn.Conv3d):
         ordinary = torch.compiler.is_compiling() or not x.is_cpu or torch.is_autocast_enabled("cpu")
         if ordinary or not torch.is_grad_enabled():
             return super().forward(x)
-        return _TemporalConvFunction.apply(x, self.weight, self.stride[0], self.padding[0])
+        out: Tensor = _TemporalConvFunction.apply(x, self.weight, self.stride[0], self.padding[0])
+        return out
 
 
 class _TemporalConvFunction(torch.autograd.Function):
@@ -76,7 +77,9 @@ def _input_gradient(x: Tensor, grad: Tensor, weight: Tensor, stride: int, paddin
     """The library's own gradient for x, and only that."""
     steps = [stride, 1, 1], [padding, 0, 0], [1, 1, 1]
     wanted = [True, False, False]  # x, weight, bias
-    return torch.ops.aten.convolution_backward(grad, x, weight, None, *steps, False, [0, 0, 0], 1, wanted)[0]
+    grad_x: Tensor
+    grad_x, *_ = torch.ops.aten.convolution_backward(grad, x, weight, None, *steps, False, [0, 0, 0], 1, wanted)
+    return grad_x
 
 
 def weight_gradient(x: Tensor, grad: Tensor, kernel: int, stride: int, padding: int) -> Tensor:

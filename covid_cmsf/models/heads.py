@@ -109,7 +109,8 @@ class Classifier(nn.Module):
         """(B, D) -> (B, num_classes), before the softmax."""
         if self.normalize:
             feature = nn.functional.normalize(feature, dim=1)
-        return self.mlp(self.dropout(self.norm(feature)))
+        logits: Tensor = self.mlp(self.dropout(self.norm(feature)))
+        return logits
 
     @torch.no_grad()
     def set_statistics_(self, mean: Tensor, variance: Tensor) -> None:

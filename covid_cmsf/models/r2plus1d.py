@@ -45,7 +45,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, channels, T, H, W) -> (B, width, ceil(T/s), ceil(H/2), ceil(W/2))."""
         x = self.bn1(self.conv1(x)).relu_()
-        return self.bn2(self.conv2(x)).relu_()
+        x = self.bn2(self.conv2(x))
+        return x.relu_()
 
 
 class R2Plus1D(Encoder):
@@ -67,7 +68,8 @@ class R2Plus1D(Encoder):
 
     def features(self, clip: Tensor) -> Tensor:
         """(B, C, T, H, W) -> (B, num_features, t, h, w), channels-last."""
-        return self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
+        features: Tensor = self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
+        return features
 
 
 @register_encoder(

@@ -37,7 +37,8 @@ class ResNetEncoder(Encoder):
         """(B, C, T, H, W) -> (B, num_features, T, h, w); an image has T = 1."""
         clip = self.check_clip(clip)
         frames = rearrange(clip, "b c t h w -> (b t) c h w").contiguous(memory_format=self.memory_format)
-        return rearrange(self.trunk(frames), "(b t) c h w -> b c t h w", b=clip.shape[0])
+        features: Tensor = self.trunk(frames)
+        return rearrange(features, "(b t) c h w -> b c t h w", b=clip.shape[0])
 
 
 def _first_conv(width: int, in_channels: int, *, kernel: int, stride: int) -> nn.Conv2d:

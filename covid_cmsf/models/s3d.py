@@ -91,7 +91,8 @@ class S3D(Encoder):
 
     def features(self, clip: Tensor) -> Tensor:
         """(B, C, T, H, W) -> (B, num_features, t, h, w), channels-last."""
-        return self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
+        features: Tensor = self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
+        return features
 
 
 def _build(layer: Layer, channels: int, width_divisor: int, gated: bool) -> tuple[nn.Module, int]:
@@ -159,7 +160,8 @@ class PointwiseConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, channels, T, H, W) -> (B, width, T, H, W)."""
-        return self.bn(self.conv(x)).relu_()
+        x = self.bn(self.conv(x))
+        return x.relu_()
 
 
 class SeparableConv(nn.Module):
@@ -175,7 +177,8 @@ class SeparableConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, channels, T, H, W) -> (B, width, ceil(T/s), ceil(H/s), ceil(W/s))."""
         x = self.bn1(self.conv1(x)).relu_()
-        return self.bn2(self.conv2(x)).relu_()
+        x = self.bn2(self.conv2(x))
+        return x.relu_()
 
 
 class SelfGating(nn.Module):
@@ -187,7 +190,7 @@ class SelfGating(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, T, H, W) -> the same shape."""
-        gate = self.fc(x.mean(dim=(2, 3, 4))).sigmoid()  # (B, C)
+        gate: Tensor = self.fc(x.mean(dim=(2, 3, 4))).sigmoid()  # (B, C)
         return x * gate[:, :, None, None, None]
 
 

@@ -110,7 +110,7 @@ def method_label(method: dict[str, Any]) -> str:
     if method["name"] == "cmsf":
         return f"CMSF top-{method['k']}"
     names = {"xent": "Xent", "msf": "MSF", "supcon": "SupCon", "protonw": "ProtoNW", "frzproto": "FrzProto"}
-    return names.get(method["name"], method["name"])
+    return names.get(method["name"], str(method["name"]))
 
 
 def draw_noise_curves(points: Sequence[NoisePoint], out: Path) -> None:

@@ -83,7 +83,8 @@ class StageRun:
         line = last_metrics(self.folder / "metrics.jsonl")
         if line is None or self.config is None:
             return 0.0
-        return min(1.0, (line["epoch"] + 1) / self.config.schedule.epochs)
+        epoch: int = line["epoch"]
+        return min(1.0, (epoch + 1) / self.config.schedule.epochs)
 
 
 def read_stage(spec: StageConfig, folder: Path, plan: PlanConfig | None = None) -> StageRun:

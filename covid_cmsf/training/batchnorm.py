@@ -11,7 +11,8 @@ from covid_cmsf.training.distributed import DistributedContext
 
 def use_sync_batchnorm(network: Network) -> Network:
     """Batch norm over the examples of all processes. PyTorch can do it on GPUs only."""
-    return nn.SyncBatchNorm.convert_sync_batchnorm(network)
+    converted: Network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+    return converted
 
 
 def train_mode_(network: nn.Module, *, frozen: bool) -> None:
@@ -26,7 +27,8 @@ def train_mode_(network: nn.Module, *, frozen: bool) -> None:
 def forward_in_groups(network: nn.Module, view: Tensor, groups: int) -> Tensor:
     """The outputs of a batch that is cut into `groups` parts, each with batch statistics of its own."""
     if groups == 1:
-        return network(view)
+        output: Tensor = network(view)
+        return output
     return torch.cat([network(chunk) for chunk in view.chunk(groups)])
 
 

@@ -99,7 +99,8 @@ class Checkpoints:
         for entry in reversed(entries):
             fault = self._fault(entry)
             if fault is None:
-                return torch.load(self.folder / entry.file, map_location="cpu", weights_only=True)
+                checkpoint: dict[str, Any] = torch.load(self.folder / entry.file, map_location="cpu", weights_only=True)
+                return checkpoint
             logger.warning("checkpoint %s %s; trying the one before it", self.folder / entry.file, fault)
         if entries:
             raise ValueError(f"no checkpoint in {self.folder} is sound; remove the run's folder to start again")

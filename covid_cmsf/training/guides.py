@@ -120,7 +120,8 @@ def _embed(guide: Guide, batch: Batch, device: torch.device, advance: Any) -> Te
     if batch.read_error:
         raise ValueError(f"the guide's cache needs every video: {batch.read_error}")
     advance()
-    return guide(batch.to(device).target[guide.modality]).cpu()
+    embedding: Tensor = guide(batch.to(device).target[guide.modality])
+    return embedding.cpu()
 
 
 def average_and_center(views: Tensor, *, mean: bool, center: bool) -> Tensor:

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,7 @@ class ProgressDisplay:
         logger.info("epoch %d of %d done  %s", epoch, epochs, format_metrics(values), extra={"fields": values})
 
 
-def format_metrics(values: dict[str, object]) -> str:
+def format_metrics(values: Mapping[str, object]) -> str:
     """`loss 0.523  purity 0.71  rank 9.8  clips/s 412`."""
     shown = [("loss", "loss", ".3f"), ("purity", "purity", ".2f"), ("purity_free", "free", ".2f")]
     shown += [("effective_rank", "rank", ".1f"), ("accuracy", "accuracy", ".2f"), ("samples_per_s", "clips/s", ".0f")]

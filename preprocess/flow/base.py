@@ -60,7 +60,8 @@ def to_gray(rgb: np.ndarray) -> np.ndarray:
     if rgb.size == 0:
         return np.zeros(rgb.shape[:-1], np.uint8)
     pixels = np.ascontiguousarray(rgb).reshape(-1, rgb.shape[-2], 3)  # one tall image: no loop over frames
-    return cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY).reshape(rgb.shape[:-1])
+    gray: np.ndarray = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY)
+    return gray.reshape(rgb.shape[:-1])
 
 
 def level_sizes(height: int, width: int, parameters: FlowParameters) -> list[tuple[int, int]]:

@@ -116,7 +116,8 @@ def sample_lighting(rng: np.random.Generator, width: int, height: int) -> Image:
     y, x = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j]
     falloff = 1.0 + rng.uniform(0.0, 0.3) * (np.cos(angle) * x + np.sin(angle) * y)
     tint = rng.uniform(0.7, 1.1) * rng.uniform(0.88, 1.12, size=3)
-    return (falloff[..., None] * tint).astype(np.float32)
+    gain: NDArray[np.float64] = falloff[..., None] * tint
+    return gain.astype(np.float32)
 
 
 def paint_texture(
@@ -125,7 +126,8 @@ def paint_texture(
     """A surface (rows, columns, 3) of two colors in this pattern; fine noise, without a scale, gives flow a hold."""
     texture = PATTERNS[pattern](rng, rows, columns, unit * scale)
     blend = 0.85 * texture + 0.15 * smooth_noise(rng, rows, columns, cell=unit * rng.uniform(4, 8))
-    return colors[0] + blend[..., None] * (colors[1] - colors[0])
+    surface: Image = colors[0] + blend[..., None] * (colors[1] - colors[0])
+    return surface
 
 
 def random_colors(rng: np.random.Generator, *, hue: float | None = None) -> Image:
@@ -155,7 +157,8 @@ Pattern: TypeAlias = NDArray[np.float32]
 def smooth_noise(rng: np.random.Generator, rows: int, columns: int, cell: float) -> Pattern:
     """Smooth noise with blobs of about `cell` pixels."""
     grid = rng.random((int(rows / cell) + 3, int(columns / cell) + 3), dtype=np.float32)
-    return np.clip(cv2.resize(grid, (columns, rows), interpolation=cv2.INTER_CUBIC), 0.0, 1.0)
+    noise: Pattern = cv2.resize(grid, (columns, rows), interpolation=cv2.INTER_CUBIC)
+    return noise.clip(0.0, 1.0)
 
 
 def clouds(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:

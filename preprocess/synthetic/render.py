@@ -42,7 +42,9 @@ def warp_background(background: Image, to_pixels: Matrix, width: int, height: in
     reach_x, reach_y = BACKGROUND_HALF_SIZE
     to_units = np.array([[2 * reach_x / columns, 0, -reach_x], [0, 2 * reach_y / rows, -reach_y]])
     matrix = compose_affine(to_pixels, to_units)
-    return cv2.warpAffine(background, matrix, (width, height), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
+    flags, border = cv2.INTER_LINEAR, cv2.BORDER_REFLECT
+    view: Image = cv2.warpAffine(background, matrix, (width, height), flags=flags, borderMode=border)
+    return view
 
 
 def blend_sprite_(frame: Image, sprite: Image, matrix: Matrix) -> None:

@@ -69,7 +69,7 @@ def rasterize(outlines: list[Array], side: int) -> NDArray[np.float32]:
     for outline in outlines:
         corners = np.round((outline / MARGIN + 1.0) * fine / 2).astype(np.int32)
         cv2.fillPoly(canvas, [corners], 255)
-    small = cv2.resize(canvas, (side, side), interpolation=cv2.INTER_AREA)
+    small: NDArray[np.uint8] = cv2.resize(canvas, (side, side), interpolation=cv2.INTER_AREA)
     return small.astype(np.float32) / 255.0
 
 

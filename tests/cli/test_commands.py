@@ -13,7 +13,7 @@ from tests.factories import make_ucf
 COMMAND = [sys.executable, "-m", "covid_cmsf"]
 
 
-def run(*args: str | Path) -> subprocess.CompletedProcess[str]:
+def run(*args: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *map(str, args)], capture_output=True, text=True, timeout=120)
 
 

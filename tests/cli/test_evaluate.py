@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -14,6 +15,7 @@ from covid_cmsf import exit_codes
 from covid_cmsf.cli import app as cli_app
 from covid_cmsf.evaluation.features import extract as extract_module
 from covid_cmsf.evaluation.features.file import load_features
+from covid_cmsf.evaluation.features.shards import ShardStore
 from tests.evaluation.factories import small_checkpoint
 from tests.factories import moving_square, write_video
 from tests.preprocess.commands import preprocess
@@ -56,10 +58,11 @@ def run(*args: object) -> Result:
     return CliRunner().invoke(cli_app.app, [str(word) for word in args])
 
 
-def as_json(*args: object) -> dict:  # type: ignore[type-arg]
+def as_json(*args: object) -> dict[str, Any]:
     result = run(*args, "--json")
     assert result.exit_code == 0, result.output + str(result.exception)
-    return json.loads(result.stdout)
+    answer: dict[str, Any] = json.loads(result.stdout)
+    return answer
 
 
 def test_the_center_frame_is_one_window(features: dict[str, Path]) -> None:
@@ -205,7 +208,7 @@ def test_a_killed_command_continues_to_the_same_file(
     assert second.exists() and not (tmp_path / "killed").exists()
     written = second.stat().st_mtime_ns
     monkeypatch.setattr(extract_module, "SHARD_SIZE", 4)
-    monkeypatch.setattr(extract_module.ShardStore, "remove", lambda self: None)
+    monkeypatch.setattr(ShardStore, "remove", lambda self: None)
     for name in ("killed", "whole"):
         assert run(*args, tmp_path / name).exit_code == 0
     assert second.stat().st_mtime_ns == written, "a finished piece was made again"

@@ -98,14 +98,16 @@ def jpegs_of(store: ClipStore) -> dict[str, dict[str, list[bytes]]]:
 
 
 def encode(picture: np.ndarray) -> bytes:
-    return cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 100])[1].tobytes()
+    written, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 100])
+    assert written
+    return bytes(data)
 
 
 def write_lmdb(path: Path, videos: dict[str, list[bytes]], *, old: bool) -> None:
     """CoCLR's format; `old` is msgpack 0.6, which had one type for bytes and text."""
 
     def pack(value: object) -> bytes:
-        return msgpack.packb(value, use_bin_type=not old)
+        return bytes(msgpack.packb(value, use_bin_type=not old))
 
     names = sorted(videos, reverse=True)  # ids are shuffled there, so not in the order of the names here
     keys = {name: b"%09d" % number for number, name in enumerate(names)}

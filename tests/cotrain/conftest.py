@@ -15,8 +15,11 @@ DEFAULTS: dict[str, Any] = {
     "logging": {"interval": 1},
     "runtime": {"device": "cpu", "workers": 0, "threads": 1, "tensorboard": False},
 }
-PRETRAIN = {"method": {"name": "infonce", "bank_size": 16}, "schedule": {"epochs": 1}}
-CMSF = {"method": {"name": "cmsf", "num_candidates": 4, "k": 2, "bank_size": 16}, "schedule": {"epochs": 1}}
+PRETRAIN: dict[str, Any] = {"method": {"name": "infonce", "bank_size": 16}, "schedule": {"epochs": 1}}
+CMSF: dict[str, Any] = {
+    "method": {"name": "cmsf", "num_candidates": 4, "k": 2, "bank_size": 16},
+    "schedule": {"epochs": 1},
+}
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class SyntheticClips(Clips):
         ]
         num_test = max(1, num_sources // 4)
         subsets = {r.video_id: "test" if int(r.source.split("_s")[1]) < num_test else "train" for r in self.records}
-        self.splits = {"1": subsets}
+        self.splits: dict[str, dict[str, str]] = {"1": subsets}
         self.modalities, self.flow_bound = ("rgb", "flow"), 20.0
         self.broken = {self.records[i].video_id for i in broken}
 

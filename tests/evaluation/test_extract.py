@@ -92,7 +92,8 @@ def test_an_encoder_that_changes_is_noticed(tmp_path: Path) -> None:
 
         def forward(self, clip: torch.Tensor) -> torch.Tensor:
             next(self.encoder.buffers()).add_(0.1)
-            return self.encoder(clip)
+            feature: torch.Tensor = self.encoder(clip)
+            return feature
 
     with pytest.raises(RuntimeError, match="has changed while it was evaluated"):
         extract(EvalModel(Restless(), eval_model.metadata, "restless"), tmp_path / "f")

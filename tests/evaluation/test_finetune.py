@@ -29,7 +29,8 @@ def run(folder: Path, chosen: FinetuneConfig, clips: SyntheticClips | None = Non
 
 
 def state(path: Path) -> dict[str, torch.Tensor]:
-    return torch.load(path, weights_only=True)["state"]
+    tensors: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["state"]
+    return tensors
 
 
 def test_the_recipes_are_those_of_han_et_al() -> None:

@@ -16,7 +16,7 @@ from covid_cmsf.evaluation.transfer import evaluate as evaluate_module
 from covid_cmsf.evaluation.transfer.benchmark import summarize_results
 from covid_cmsf.evaluation.transfer.datasets import DATASETS
 from covid_cmsf.evaluation.transfer.evaluate import TransferResult
-from covid_cmsf.evaluation.transfer.search import SEARCH_SPACE
+from covid_cmsf.evaluation.transfer.search import SEARCH_SPACE, search
 from tests.evaluation.factories import small_checkpoint
 from tests.evaluation.transfer_factories import WRITERS
 
@@ -82,16 +82,15 @@ def test_a_stopped_command_continues_to_the_same_result(
 ) -> None:
     words = ["--datasets", own, "--trials", 4, "--workers", 0, "--device", "cpu", "--json", "--out"]
     straight = run(weights, *words, tmp_path / "straight")
-    real = evaluate_module.search
 
     def stopped(*rows: object, **options: object) -> object:
-        real(*rows, **{**options, "num_trials": 2})  # type: ignore[arg-type]
+        search(*rows, **{**options, "num_trials": 2})  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(evaluate_module, "search", stopped)
     assert run(weights, *words, tmp_path / "out").exit_code != 0
     assert not (tmp_path / "out" / "own" / "result.json").exists()
-    monkeypatch.setattr(evaluate_module, "search", real)
+    monkeypatch.setattr(evaluate_module, "search", search)
     assert run(weights, *words, tmp_path / "out").stdout == straight.stdout
 
 

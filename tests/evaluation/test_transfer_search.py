@@ -13,7 +13,7 @@ from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.transfer import evaluate as evaluate_module
 from covid_cmsf.evaluation.transfer import search as searching
 from covid_cmsf.evaluation.transfer.evaluate import evaluate_transfer, retrain_best
-from covid_cmsf.evaluation.transfer.logistic import Hyperparameters, LabeledFeatures, NotFiniteError
+from covid_cmsf.evaluation.transfer.logistic import Hyperparameters, LabeledFeatures, NotFiniteError, fit_classifier
 from covid_cmsf.evaluation.transfer.search import SEARCH_SPACE, Trial, rank_trials, search, val_accuracy
 from tests.evaluation.factories import synthetic_features
 
@@ -143,9 +143,8 @@ def test_a_setting_that_diverges_loses_and_does_not_end_the_search(monkeypatch: 
     def diverges_above(data: LabeledFeatures, hyperparameters: Hyperparameters, **options: object) -> object:
         if hyperparameters.lr > 1e-3:
             raise NotFiniteError("far away")
-        return real(data, hyperparameters, **options)  # type: ignore[arg-type]
+        return fit_classifier(data, hyperparameters, **options)  # type: ignore[arg-type]
 
-    real = searching.fit_classifier
     monkeypatch.setattr(searching, "fit_classifier", diverges_above)
     found = search(TRAIN, VAL, num_trials=12)
     assert 0 < len(found) < 12 and all(trial.hyperparameters.lr <= 1e-3 for trial in found)
@@ -162,9 +161,8 @@ def test_a_best_setting_that_diverges_on_more_rows_is_passed_over(monkeypatch: p
     def diverges_far(data: LabeledFeatures, hyperparameters: Hyperparameters, **options: object) -> object:
         if hyperparameters.lr > 0.5:
             raise NotFiniteError("far away")
-        return real(data, hyperparameters, **options)  # type: ignore[arg-type]
+        return fit_classifier(data, hyperparameters, **options)  # type: ignore[arg-type]
 
-    real = evaluate_module.fit_classifier
     monkeypatch.setattr(evaluate_module, "fit_classifier", diverges_far)
     assert retrain_best(trials, sane, num_classes=2, device="cpu")[0] is trials[1]
     with pytest.raises(RuntimeError, match="every setting that was tried diverges"):
@@ -234,9 +232,7 @@ def test_the_test_number_is_that_of_a_classifier_of_train_and_val(tmp_path: Path
     learned = torch.tensor([subset != "test" for subset in features.videos.subsets])
     rows, labels = features.windows, features.videos.labels
     hyperparameters = Hyperparameters(**result.hyperparameters)  # type: ignore[arg-type]
-    classifier = searching.fit_classifier(
-        LabeledFeatures(rows[learned], labels[learned]), hyperparameters, num_classes=4
-    )
+    classifier = fit_classifier(LabeledFeatures(rows[learned], labels[learned]), hyperparameters, num_classes=4)
     right = classifier.predict(rows[~learned]) == labels[~learned]
     shares = [float(right[labels[~learned] == label].double().mean()) for label in range(4)]
     assert result.value == pytest.approx(25 * sum(shares)) and result.metric == "mean_per_class"

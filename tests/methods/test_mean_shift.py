@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -85,7 +86,7 @@ SCENARIOS = [
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 @pytest.mark.parametrize("k", [1, 5, 100])
-def test_all_constraints_equal_naive_loops(scenario: dict, k: int) -> None:
+def test_all_constraints_equal_naive_loops(scenario: dict[str, Any], k: int) -> None:
     w = Scenario(**scenario)
     indices = range(len(w.bank))
     all_allowed = [[j for j in indices if w.allowed(i, j)] for i in range(B)]

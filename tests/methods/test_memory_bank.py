@@ -14,7 +14,8 @@ def push(bank: MemoryBank, numbers: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("sizes", [[4, 4, 4], [1] * 12, [3, 5, 7, 2], [10], [11], [25], [6, 25, 1]])
 def test_the_bank_holds_the_newest_rows_whatever_the_batch_sizes(sizes: list[int]) -> None:
-    bank, slow, start = MemoryBank(10, {"target": 3, "guide": 2}), [], 0
+    bank, start = MemoryBank(10, {"target": 3, "guide": 2}), 0
+    slow: list[int] = []
     for size in sizes:
         indices = push(bank, list(range(start, start + size)))
         slow = (slow + list(range(start, start + size)))[-10:]

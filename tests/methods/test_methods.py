@@ -193,6 +193,7 @@ def test_frozen_prototypes_and_cross_entropy_equal_loops() -> None:
 def test_the_papers_identities_hold() -> None:
     w, one_label = make_scenario(), make_scenario(num_labels=1)
     msf = losses(ShiftSpec(k=5).build(), w).values
+    assert w.batch.target is not None
     byol = 2 - 2 * (w.batch.online * w.batch.target).sum(1)
     top_all = losses(ShiftSpec(k="all", constraint="label").build(), w).values
     labels, rows = w.bank.ids("labels"), w.bank.embeddings("target")

@@ -1,6 +1,7 @@
 """Files as other programs write them, built from the key lists beside this file."""
 
 import json
+import math
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ def random_tensor(key: str, shape: list[int], generator: torch.Generator) -> Ten
     if key.endswith("running_var") or (len(shape) == 1 and key.endswith("weight")):
         return torch.rand(shape, generator=generator) + 0.5
     fan_in = max(1, int(torch.tensor(shape[1:]).prod())) if len(shape) > 1 else 100
-    return torch.randn(shape, generator=generator) * (2 / fan_in) ** 0.5
+    return torch.randn(shape, generator=generator) * math.sqrt(2 / fan_in)
 
 
 def coclr_s3d(seed: int) -> dict[str, Tensor]:

@@ -39,7 +39,8 @@ def torchvision_features(state: dict[str, torch.Tensor]) -> nn.Module:
     for module in twin.modules():
         if isinstance(module, nn.BatchNorm3d):
             module.eps = 1e-5
-    return twin.features.eval()
+    trunk: nn.Module = twin.features.eval()
+    return trunk
 
 
 @pytest.mark.parametrize(("branch", "prefix"), [(None, "encoder_q"), ("target", "encoder_k"), ("sampler", "sampler")])

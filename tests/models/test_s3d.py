@@ -19,7 +19,8 @@ def torchvision_twin(ours: nn.Module, eps: float) -> nn.Module:
     for module in twin.modules():
         if isinstance(module, nn.BatchNorm3d):
             module.eps, module.momentum = eps, 0.1
-    return twin.features
+    trunk: nn.Module = twin.features
+    return trunk
 
 
 @pytest.mark.parametrize("eps", [1e-5, 1e-3])

@@ -167,7 +167,8 @@ def test_number_of_threads_does_not_change_the_flow(name: str) -> None:
             results.append(make_flow(name)(textured_pair()))
     finally:
         cv2.setNumThreads(before)
-    assert np.array_equal(*results)
+    first, second = results
+    assert np.array_equal(first, second)
 
 
 def test_one_frame_gives_no_flow(flow: FlowBackend) -> None:

@@ -16,7 +16,8 @@ def texture(height: int, width: int, seed: int = 0) -> np.ndarray:
     noise = np.random.default_rng(seed).normal(size=(3, height, width)).astype(np.float32)
     layers = [cv2.GaussianBlur(layer, (0, 0), sigma) * sigma for layer, sigma in zip(noise, (1.5, 3, 8), strict=True)]
     image = np.sum(layers, axis=0)
-    return cv2.normalize(image, None, 20, 235, cv2.NORM_MINMAX).astype(np.uint8)
+    gray: np.ndarray = cv2.normalize(image, None, 20, 235, cv2.NORM_MINMAX)
+    return gray.astype(np.uint8)
 
 
 def filled_level(height: int, width: int, planes: int) -> Level:
@@ -161,7 +162,11 @@ def test_warp_is_its_slow_twin(size: float) -> None:
     warping.pack_(second, level.packed)
     warping.warp_(first, level.packed, level.u, level.data, level.stride)
     padded = np.pad(second, 1, mode="edge")
-    images = [second, (padded[1:-1, 2:] - padded[1:-1, :-2]) / 2, (padded[2:, 1:-1] - padded[:-2, 1:-1]) / 2]
+    images: list[np.ndarray] = [
+        second,
+        (padded[1:-1, 2:] - padded[1:-1, :-2]) / 2,
+        (padded[2:, 1:-1] - padded[:-2, 1:-1]) / 2,
+    ]
     gx, gy, square, rho = (level.image(plane) for plane in level.data)
     for y, x in np.ndindex(height, width):
         warped, dx, dy = (slow_cubic(image, x + float(u1[y, x]), y + float(u2[y, x])) for image in images)

@@ -44,7 +44,8 @@ def test_backends_agree_with_opencv_on_real_pairs(
 
 @pytest.mark.parametrize("backend", ["numba", "numba-fast", "torch"])
 def test_known_flow_of_real_frames_is_found_as_well_as_by_opencv(backend: str, pairs: np.ndarray) -> None:
-    truth = smooth_flow(*pairs.shape[2:], size=2.0)
+    height, width = pairs.shape[2:]
+    truth = smooth_flow(height, width, size=2.0)
     ours, opencv = make_flow(backend), make_flow("opencv")
     errors = []
     for pair in pairs:

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from covid_cmsf.evaluation.probes.linear import evaluate_linear
 from covid_cmsf.report.build import Report, ReportOptions
@@ -32,9 +33,9 @@ def main() -> None:
         plan_factories.make_clips(clips, num_classes=chosen.classes, num_sources=chosen.sources)
     if not plan.exists():
         small = evaluate_linear(plan_factories.features_of(1.0, 0))  # a probe of so many videos would take its time
-        plan_factories.evaluate_linear = lambda features: replace(small)  # type: ignore[attr-defined,assignment]
         sizes = {"num_classes": chosen.classes, "num_sources": chosen.sources, "size": chosen.values}
-        plan_factories.make_plan(plan, clips, sizes=sizes, rounds=chosen.rounds)
+        with patch.object(plan_factories, "evaluate_linear", lambda features: replace(small)):
+            plan_factories.make_plan(plan, clips, sizes=sizes, rounds=chosen.rounds)
     out = chosen.folder / f"report-{chosen.queries}"
     start = time.monotonic()
     metadata = Report([plan], out, ReportOptions(num_queries=chosen.queries)).write()

@@ -1,6 +1,7 @@
 """Figures 2 and 3 of the paper: the right images in the right rows, the right numbers on the curves, from files."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib.image
@@ -54,7 +55,7 @@ def test_without_noise_there_is_nothing_to_show() -> None:
         gallery_rows(features, true, true, names, label=7)
 
 
-def stage(folder: Path, method: dict[str, object], noise: float, r1: float, linear: float) -> None:
+def stage(folder: Path, method: Mapping[str, object], noise: float, r1: float, linear: float) -> None:
     folder.mkdir(parents=True)
     (folder / "stage.json").write_text(json.dumps({"r1": r1, "linear": linear}))
     (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "labels": {"noise": noise}}))

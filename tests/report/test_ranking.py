@@ -1,5 +1,6 @@
 """Neighbors as the table measured them, the choice of queries, and the stages of a plan on one list of videos."""
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +52,9 @@ def test_cosines_do_not_depend_on_the_block_size() -> None:
 
 
 def test_outcomes() -> None:
-    assert [outcome(a, b) for a, b in ((0, 1), (1, 0), (1, 1), (0, 0))] == ["improved", "hurt", "right", "wrong"]
+    assert [outcome(a, b) for a, b in itertools.product([False, True], repeat=2)] == [
+        *("wrong", "improved", "hurt", "right")
+    ]
 
 
 def test_every_class_and_every_kind_is_shown_before_any_twice() -> None:

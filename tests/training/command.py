@@ -26,9 +26,9 @@ CONTEXT.set_forkserver_preload([__name__])
 class Command:
     """One `covid-cmsf ...`, under way."""
 
-    def __init__(self, *words: str | Path, log: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *args: object, log: Path, environment: Mapping[str, str] | None = None) -> None:
         self.log = log
-        arguments = ([str(word) for word in words], str(log), dict(environment or {}))
+        arguments = ([str(arg) for arg in args], str(log), dict(environment or {}))
         self.process = CONTEXT.Process(target=_main, args=arguments)
         self.process.start()
 

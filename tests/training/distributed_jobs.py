@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -16,6 +17,7 @@ from covid_cmsf.config import load_config
 from covid_cmsf.training import loop, run
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.failures import NonFiniteLoss
+from covid_cmsf.training.step import StepResult
 from tests.training.factories import add_toy
 
 RANK = int(os.environ["RANK"])
@@ -25,25 +27,22 @@ def do(job: dict[str, Any]) -> None:
     folder, stops = Path(job["folder"].replace("RANK", str(RANK))), job["stops"]
     train, log_metrics = loop.train, loop.log_metrics
 
-    def watched_train(one: loop.Run) -> Any:
+    def watched_train(one: loop.Run) -> str:
         outcome = train(one)
         assert one.components.banks is not None
         torch.save(one.components.banks.state_dict(), folder / f"banks-{RANK}.pt")
         return outcome
 
-    def watched_measure(one: loop.Run, outcome: Any) -> None:
-        log_metrics(one, outcome)
+    def watched_metrics(one: loop.Run, result: StepResult) -> None:
+        log_metrics(one, result)
         if one.train_state.step in stops and RANK == 1:  # it is enough that one of them is asked
             signal.raise_signal(signal.SIGTERM)
 
-    run.train, loop.log_metrics = watched_train, watched_measure
-    try:
+    with patch.object(run, "train", watched_train), patch.object(loop, "log_metrics", watched_metrics):
         chosen = load_config(TrainConfig, Path(job["config"]))
         outcomes = [start(chosen, folder)]
         while outcomes[-1] == "stopped" and job["again"]:
             outcomes.append(start(chosen, folder))
-    finally:
-        run.train, loop.log_metrics = train, log_metrics
     (folder / f"outcomes-{RANK}.json").write_text(json.dumps(outcomes))
 
 

@@ -81,7 +81,9 @@ def losses(folder: Path) -> list[float]:
 
 def state(folder: Path) -> dict[str, torch.Tensor]:
     """The tensors of the last checkpoint."""
-    return torch.load(folder / "checkpoints" / "last.pt", weights_only=True)["state"]
+    checkpoint = torch.load(folder / "checkpoints" / "last.pt", weights_only=True)
+    tensors: dict[str, torch.Tensor] = checkpoint["state"]
+    return tensors
 
 
 def _flatten(value: Any, place: str, found: dict[str, Any]) -> None:
@@ -108,14 +110,15 @@ class Toy(Encoder):
     memory_format = torch.channels_last_3d
 
     def __init__(self, name: str, *, in_channels: int, bn_eps: float) -> None:
-        layers = []
+        layers: list[nn.Module] = []
         for size, next_size in ((in_channels, 16), (16, 32), (32, 32), (32, 32)):
             layers += [nn.Conv3d(size, next_size, 3, stride=2, padding=1, bias=False)]
             layers += [nn.BatchNorm3d(next_size, eps=bn_eps), nn.ReLU(inplace=True)]
         super().__init__(nn.Sequential(*layers), name=name, in_channels=in_channels, num_features=32)
 
     def features(self, clip: Tensor) -> Tensor:
-        return self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
+        features: Tensor = self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
+        return features
 
 
 def add_toy() -> None:

@@ -12,7 +12,7 @@ from covid_cmsf.training import loop
 from covid_cmsf.training.build import TrainComponents
 from covid_cmsf.training.failures import NonFiniteLoss, replay
 from covid_cmsf.training.run import run_training
-from covid_cmsf.training.step import StepConfig
+from covid_cmsf.training.step import StepConfig, update
 from tests.training.command import Command, write_config_file
 from tests.training.factories import STEPS_PER_EPOCH, differing, make_config, stop_at
 
@@ -71,16 +71,17 @@ def test_no_checkpoint_is_written_of_weights_that_are_not_finite(
 ) -> None:
     """A bad gradient spoils them in a step whose loss is finite, and that may be the last of an epoch."""
     run_training(make_config(clips), tmp_path / "whole")
-    real = loop.update
 
-    def update(components: TrainComponents, step_config: StepConfig, **lr_and_momentum: float) -> float | None:
-        norm = real(components, step_config, **lr_and_momentum)
+    def update_and_spoil(
+        components: TrainComponents, step_config: StepConfig, **lr_and_momentum: float
+    ) -> float | None:
+        norm = update(components, step_config, **lr_and_momentum)
         if components.banks is not None and int(components.banks.main.num_pushed) == 2 * STEPS_PER_EPOCH * 4:
-            components.network.encoder.trunk[0].weight.data[0] = torch.nan
+            next(components.network.encoder.parameters()).data[0] = torch.nan
         return norm
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "update", update)
+        patch.setattr(loop, "update", update_and_spoil)
         with pytest.raises(NonFiniteLoss, match="after step 10 .*encoder.trunk.0.weight.*are not saved"):
             run_training(make_config(clips), tmp_path / "run")
     assert torch.load(tmp_path / "run" / "checkpoints" / "last.pt", weights_only=True)["progress"]["step"] == 5

@@ -23,7 +23,7 @@ from covid_cmsf.training.guides import (
     sample_views,
     write_guide_cache,
 )
-from covid_cmsf.training.loop import Run
+from covid_cmsf.training.loop import Run, train
 from covid_cmsf.training.run import run_training
 from tests.training.factories import differing, make_config, state, stop_at
 
@@ -38,13 +38,12 @@ def guided(clips: Path, weights: Path, **changes: Any) -> TrainConfig:
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """The runs that are trained, with all their parts, to look at afterwards."""
     seen: list[Run] = []
-    real = run_module.train
 
-    def train(run: Run) -> Any:
+    def remember_and_train(run: Run) -> str:
         seen.append(run)
-        return real(run)
+        return train(run)
 
-    monkeypatch.setattr(run_module, "train", train)
+    monkeypatch.setattr(run_module, "train", remember_and_train)
     return seen
 
 
@@ -68,16 +67,14 @@ def test_a_guide_is_the_same_after_a_run_parameters_and_batch_norm_alike(
 
 @pytest.mark.parametrize("name", ["encoder.trunk.0.weight", "encoder.trunk.1.running_var", "projector.0.bias"])
 def test_a_guide_that_changes_is_noticed_at_the_end_of_the_run(
-    name: str, clips: Path, flow_weights: Path, tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+    name: str, clips: Path, flow_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watched = run_module.train
-
-    def train(run: Run) -> Any:
-        outcome = watched(run)
+    def train_and_change(run: Run) -> str:
+        outcome = train(run)
         run.components.guides[0].network.state_dict()[name].add_(1e-6)
         return outcome
 
-    monkeypatch.setattr(run_module, "train", train)
+    monkeypatch.setattr(run_module, "train", train_and_change)
     with pytest.raises(RuntimeError, match="has changed during the run"):
         run_training(guided(clips, flow_weights), tmp_path / "run")
 

@@ -103,13 +103,11 @@ def test_a_compiled_run_can_be_stopped_too(clips: Path, tmp_path: Path, monkeypa
 def test_asked_to_stop_before_the_first_step_it_does_one(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = run_module.build_components
-
-    def build_components(chosen: TrainConfig, group: DistributedContext) -> build.TrainComponents:
+    def stop_and_build(chosen: TrainConfig, group: DistributedContext) -> build.TrainComponents:
         signal.raise_signal(signal.SIGTERM)
-        return real(chosen, group)
+        return build.build_components(chosen, group)
 
-    monkeypatch.setattr(run_module, "build_components", build_components)
+    monkeypatch.setattr(run_module, "build_components", stop_and_build)
     assert run_training(make_config(clips), tmp_path / "run") == "stopped"
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1]
 

@@ -1,5 +1,6 @@
 """Data sets and loaders: determinism, sharing of draws, resuming, several processes, broken clips."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ class SyntheticClips(Clips):
         self.modalities = ("rgb", "flow")
         self.reads: list[tuple[str, str, int]] = []
 
-    def read_raw(self, record, modality, frame_indices):  # type: ignore[no-untyped-def]
+    def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> torch.Tensor:
         number = int(record.video_id.split("/")[1])
         if number in self.broken:
             raise ValueError("damaged")
@@ -213,7 +214,7 @@ def test_the_cache_gives_the_same_views_and_keeps_to_its_bound() -> None:
 
 def test_the_cache_keeps_the_layout_in_which_frames_were_decoded() -> None:
     class Decoded(SyntheticClips):
-        def read_raw(self, record, modality, frame_indices):  # type: ignore[no-untyped-def]
+        def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> torch.Tensor:
             raw = super().read_raw(record, modality, frame_indices)
             return raw if modality == "flow" else raw.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
 

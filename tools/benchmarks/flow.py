@@ -43,7 +43,8 @@ def command(
         results = {}
         for name, flow in flows.items():
             timed = [_time_flow(flow, pair) for _ in range(1 if name == REFERENCE else repeats)]
-            wall, cpu = (statistics.median(run[i] for run in timed) for i in range(2))
+            wall = statistics.median(run[0] for run in timed)
+            cpu = statistics.median(run[1] for run in timed)
             runs[name].append((wall, cpu))
             results[name] = timed[-1][2]
         for name in names:

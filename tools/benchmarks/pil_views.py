@@ -2,7 +2,7 @@
 
 import io
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torchvision.transforms.functional as TF
@@ -36,7 +36,7 @@ def color_jitter(frames: list[Image.Image], rng: random.Random) -> list[Image.Im
     """Brightness, contrast, saturation and hue in random order, the same for all frames."""
     b, c, s = (rng.uniform(0.6, 1.4) for _ in range(3))
     hue = rng.uniform(-0.1, 0.1)
-    operations = [
+    operations: list[Callable[[Image.Image], Image.Image]] = [
         lambda frame: TF.adjust_brightness(frame, b),
         lambda frame: TF.adjust_contrast(frame, c),
         lambda frame: TF.adjust_saturation(frame, s),
@@ -66,8 +66,8 @@ def make_view(frames: list[Image.Image], strong: bool, rng: random.Random) -> Te
             frames = [frame.filter(ImageFilter.GaussianBlur(radius)) for frame in frames]
     if rng.random() < 0.5:
         frames = [frame.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for frame in frames]
-    clip = torch.stack([TF.to_tensor(frame) for frame in frames])
-    return TF.normalize(clip, MEAN, STD).transpose(0, 1)
+    clip: Tensor = TF.normalize(torch.stack([TF.to_tensor(frame) for frame in frames]), MEAN, STD)
+    return clip.transpose(0, 1)
 
 
 def two_views(first: list[Image.Image], second: list[Image.Image], rng: random.Random) -> tuple[Tensor, Tensor]:

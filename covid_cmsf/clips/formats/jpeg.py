@@ -16,7 +16,7 @@ def decode_gray(data: bytes, location: str) -> NDArray[np.uint8]:
 
 
 def _decode(data: bytes, flags: int, location: str) -> NDArray[np.uint8]:
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
+    image: NDArray[np.uint8] | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
     if image is None:
         raise ValueError(f"{location} is not a readable JPEG")
     return image

@@ -48,7 +48,8 @@ class IdxImages(Images):
     def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
         """(H, W)."""
         subset, _, number = record.video_id.partition("/")
-        return self._arrays[subset][int(number)]
+        image: NDArray[np.uint8] = self._arrays[subset][int(number)]
+        return image
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:

@@ -40,7 +40,8 @@ class ClipClassifier(nn.Module):
         """Scores before the softmax."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.encoder.frozen):
             feature = self.encoder(clip)
-        return self.classifier(feature.float())
+        logits: Tensor = self.classifier(feature.float())
+        return logits
 
 
 def build_classifier(eval_model: EvalModel, num_classes: int, config: FinetuneConfig) -> ClipClassifier:
@@ -90,4 +91,5 @@ def save_checkpoint(path: Path, values: dict[str, Any]) -> None:
 
 def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     """Reads what `save_values` wrote."""
-    return torch.load(path, map_location=device, weights_only=True)
+    checkpoint: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    return checkpoint

@@ -206,7 +206,8 @@ def epoch_batches(num_rows: int, generator: torch.Generator) -> list[Tensor]:
 @torch.no_grad()
 def predict_probabilities(network: nn.Module, rows: Tensor) -> Tensor:
     """(N, D) -> (N, C) probabilities, with the batch norm's running statistics."""
-    return network.eval()(rows).softmax(1)
+    logits: Tensor = network.eval()(rows)
+    return logits.softmax(1)
 
 
 # The linear probe of CompRess (Koohpayegani et al. 2020), by which MSF and CMSF report ImageNet accuracy.
@@ -241,7 +242,8 @@ def train_compress_probe(rows: Tensor, labels: Tensor, test_rows: Tensor, num_cl
             loss.backward()
             optimizer.step()
     with torch.no_grad():
-        return network(test_rows).softmax(1)
+        logits: Tensor = network(test_rows)
+        return logits.softmax(1)
 
 
 def feature_statistics(rows: Tensor) -> tuple[Tensor, Tensor]:

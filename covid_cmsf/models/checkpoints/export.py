@@ -91,7 +91,7 @@ def _check_output(encoder: Encoder, clip: Tensor, feature: Tensor, path: Path) -
         ours = encoder(clip)
     if not torch.isfinite(ours).all():
         raise RuntimeError(f"the encoder itself gives values that are not finite; {path} was not written")
-    difference = ((feature - ours).abs().max() / ours.abs().max()).item()
+    difference: float = ((feature - ours).abs().max() / ours.abs().max()).item()
     if not difference <= TOLERANCE:
         raise RuntimeError(
             f"{path}: the exported encoder differs from ours by {difference:.2g} of the largest value "
