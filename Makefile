@@ -1,6 +1,9 @@
-# make demo   everything from generated videos to results, on a machine that has only Python
-# make test   lint, types and the whole test suite, same set-up
-# make clean  remove the virtual environment and the demo's output
+# make demo       everything from generated videos to results, on a machine that has only Python
+# make test       lint, types, all tests and their coverage, same set-up
+# make test-fast  lint and the quick tests, for the inner loop
+# make coverage   after make test: the lines that no test runs, as pages in htmlcov/
+# make format     fix what ruff can fix
+# make clean      remove the virtual environment and the demo's output
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -8,7 +11,7 @@ DEMO ?= demo
 SEEDS ?= [0]
 PYTEST_ARGS ?= -n 2
 
-.PHONY: install demo test lint format clean
+.PHONY: install demo test test-fast coverage lint ruff mypy format clean
 install: $(VENV)/.installed
 
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -23,18 +26,31 @@ demo: install
 	$(BIN)/covid-cmsf cotrain configs/demo/cotraining.yaml defaults.clips=$(DEMO)/clips 'seeds=$(SEEDS)' --out runs/demo --parallel 2
 	$(BIN)/covid-cmsf report runs/demo --queries 36 --out runs/demo-report
 
-lint: install
+lint: ruff mypy
+
+ruff: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+mypy: install
 	$(BIN)/mypy
 
-# One thread a test process: two cores are quickly oversubscribed.
+# One thread per test process: two cores are quickly oversubscribed.
+test test-fast: export OMP_NUM_THREADS = 1
+
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --durations=25 --cov
+
+# What took more than two seconds is printed: mark it `slow`.
+test-fast: ruff
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not slow and not real' --durations=10 --durations-min=2
+
+coverage: install
+	$(BIN)/coverage html
 
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(DEMO) runs/demo runs/demo-report build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DEMO) runs/demo runs/demo-report build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage htmlcov

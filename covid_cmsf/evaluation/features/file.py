@@ -165,10 +165,10 @@ def _upgrade_header(old: dict[str, Any]) -> dict[str, Any]:
     def rename(values: Any, mapping: str) -> Any:
         if not isinstance(values, dict):
             return values
-        new_names: dict[str, str] = {key: OLD_NAMES.get(mapping, {}).get(key, key) for key in values}
-        return {new_names[key]: rename(value, new_names[key]) for key, value in values.items()}
+        names = OLD_NAMES.get(mapping, {})
+        return {names.get(key, key): rename(value, names.get(key, key)) for key, value in values.items()}
 
-    header = rename(old, "header")
+    header: dict[str, Any] = rename(old, "header")
     if isinstance(header["provenance"], dict) and header["provenance"].get("format") == 1:
         header["provenance"]["format"] = 2
     return header
