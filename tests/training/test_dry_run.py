@@ -8,8 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from covid_cmsf.cli.app import app
-from covid_cmsf.training import dry_run as module
-from covid_cmsf.training.dry_run import dry_run
+from covid_cmsf.training.dry_run import dry_run, format_duration
 from tests.training.command import write_config_file
 from tests.training.factories import make_config
 
@@ -60,5 +59,5 @@ def test_its_numbers_are_those_of_the_network(clips: Path) -> None:
     assert f"projector {projector:,}" in entries["parameters"] and "predictor" in entries["parameters"]
     size = 10 * (8 * 4 + 5 * 8) + 8
     assert entries["bank"] == f"10 rows of target; {size / 1e6:.1f} MB"
-    assert module._duration(30) == "30 s" and module._duration(1800) == "30 min" and module._duration(9000) == "2.5 h"
+    assert [format_duration(seconds) for seconds in (30, 1800, 9000)] == ["30 s", "30 min", "2.5 h"]
     assert torch.get_num_threads() == 1

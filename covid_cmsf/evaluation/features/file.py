@@ -165,8 +165,8 @@ def _upgrade_header(old: dict[str, Any]) -> dict[str, Any]:
     def rename(values: Any, mapping: str) -> Any:
         if not isinstance(values, dict):
             return values
-        names = OLD_NAMES.get(mapping, {})
-        return {names.get(key, key): rename(value, names.get(key, key)) for key, value in values.items()}
+        names: dict[str, str] = {**{key: key for key in values}, **OLD_NAMES.get(mapping, {})}
+        return {names[key]: rename(value, names[key]) for key, value in values.items()}
 
     header: dict[str, Any] = rename(old, "header")
     if isinstance(header["provenance"], dict) and header["provenance"].get("format") == 1:
