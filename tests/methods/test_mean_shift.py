@@ -78,7 +78,7 @@ def found(neighbors: Neighbors) -> list[list[int]]:
     return [[j for j in indices if j >= 0] for indices in neighbors.indices.tolist()]
 
 
-SCENARIOS = [
+SCENARIOS: list[dict[str, Any]] = [
     {"target_excluded": t, "siblings_excluded": s, "pushed": p, "num_labels": n}
     for t, s, p, n in itertools.product([False, True], [False, True], [20, 55], [4, 15])
 ]
