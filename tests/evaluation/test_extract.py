@@ -206,7 +206,7 @@ def test_a_checkpoint_is_known_by_its_hash(tmp_path: Path) -> None:
     features = [extract(load_eval_model(path), tmp_path / f"{path.stem}.features") for path in files]
     assert features[0].provenance.checkpoint_sha256 != features[1].provenance.checkpoint_sha256
     assert features[0].provenance.branch == "online" and features[0].provenance.origin == "0.safetensors"
-    with pytest.raises(ValueError, match="has no part 'target'"):
+    with pytest.raises(ValueError, match="has no branch 'target'"):
         load_eval_model(files[0], branch="target")
     with pytest.raises(FileNotFoundError, match="no weights file"):
         load_eval_model(tmp_path / "no")

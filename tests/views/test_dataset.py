@@ -253,7 +253,7 @@ def test_flow_that_is_shorter_than_rgb_limits_the_frames() -> None:
     numbers = [((view[1] * 0.224 + 0.456) * 255).amin(dim=(1, 2)).round() % 100 for view in rgb]
     assert max(int(one.max()) for one in numbers) == 4
     clips.modalities = ("rgb",)
-    with pytest.raises(ValueError, match="these clips have rgb; nothing to read flow from"):
+    with pytest.raises(ValueError, match="these clips have rgb; there is nothing to read flow from"):
         dataset(clips)
 
 
