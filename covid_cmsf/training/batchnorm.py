@@ -1,6 +1,6 @@
-"""Whose statistics batch norm uses: of all processes, of one, of parts of the batch, or frozen ones."""
+"""Batch norm statistics: over all processes, one process, groups of a batch, or frozen."""
 
-# b examples of this process, B of all
+# b samples of this process, B of all processes
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +10,13 @@ from covid_cmsf.training.distributed import DistributedContext
 
 
 def use_sync_batchnorm(network: Network) -> Network:
-    """Batch norm over the examples of all processes. PyTorch can do it on GPUs only."""
+    """Convert batch norm to statistics over all processes. PyTorch supports that on GPUs only."""
     converted: Network = nn.SyncBatchNorm.convert_sync_batchnorm(network)
     return converted
 
 
 def train_mode_(network: nn.Module, *, frozen: bool) -> None:
-    """Train mode; with `frozen`, batch norm uses its running statistics and leaves them alone."""
+    """Set train mode; with `frozen`, batch norm uses its running statistics and does not update them."""
     network.train()
     if frozen:
         for module in network.modules():
@@ -25,7 +25,7 @@ def train_mode_(network: nn.Module, *, frozen: bool) -> None:
 
 
 def forward_in_groups(network: nn.Module, view: Tensor, groups: int) -> Tensor:
-    """The outputs of a batch that is cut into `groups` parts, each with batch statistics of its own."""
+    """Return the outputs of a batch in `groups` chunks, each with batch statistics of its own."""
     if groups == 1:
         output: Tensor = network(view)
         return output
@@ -41,15 +41,15 @@ def gather_targets(
     shuffle: bool = False,
     generator: torch.Generator,
 ) -> Tensor:
-    """The target embeddings (B, D) of all processes' views (b, ...).
+    """Return the target embeddings (B, D) of all processes' views (b, ...).
 
-    With `shuffle` (MoCo's shuffled batch norm) the examples change places between processes and groups first, so that
-    a target's batch statistics are not those of its online view, and back afterwards.
+    With `shuffle` (MoCo's shuffled batch norm) samples are permuted over processes and groups before the forward pass,
+    so that a target does not share its batch statistics with its online view, and permuted back afterward.
     """
     if not shuffle:
         return dist.gather(forward_in_groups(target, view, groups))
     total = len(view) * dist.world_size
     order = torch.randperm(total, generator=generator).to(view.device)
-    mine = order[dist.local_slice(total)]
-    shuffled = dist.gather(forward_in_groups(target, dist.gather(view)[mine], groups))
+    own = order[dist.local_slice(total)]
+    shuffled = dist.gather(forward_in_groups(target, dist.gather(view)[own], groups))
     return shuffled[torch.argsort(order)]

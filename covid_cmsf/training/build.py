@@ -1,4 +1,4 @@
-"""The parts of a run, built from its settings. This is the one place where settings become objects."""
+"""Build the components of a run from its configuration. Only this module turns configuration into objects."""
 
 import logging
 import random
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class TrainComponents:
-    """What a step works with. `online` is what is called; `network` is the same without its distributed wrapping."""
+    """What a step works with. `online` is `network`, wrapped in DDP if there are several processes."""
 
     data: TrainData
     network: Network
@@ -40,14 +40,14 @@ class TrainComponents:
     guides: list[Guide]
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    generator: torch.Generator  # the same draws in every process
+    generator: torch.Generator  # the same random numbers in every process
     metadata: EncoderMetadata
     init_description: str  # where the weights come from
-    cached: dict[str, Tensor] = field(default_factory=dict)  # guide's column: its views (V, N, D)
+    cached: dict[str, Tensor] = field(default_factory=dict)  # guide column: its cached views (V, N, D)
 
 
 def build_components(config: TrainConfig, dist: DistributedContext) -> TrainComponents:
-    """Everything on its device; with several processes the online network is wrapped for them."""
+    """Build everything on its device."""
     seed_everything(config.seed)
     seen = get_modality(config.modality, flow_style=config.views.flow_style)
     guides = load_guides(config.guides, flow_style=config.views.flow_style)
@@ -94,14 +94,14 @@ def build_components(config: TrainConfig, dist: DistributedContext) -> TrainComp
 
 
 def seed_everything(seed: int) -> None:
-    """All global random numbers, so that the states in checkpoints are the same for the same settings."""
+    """Seed all global random numbers."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def build_optimizer(network: Network, config: TrainConfig) -> torch.optim.Optimizer:
-    """Adam or SGD over all weights; the predictor is a group of its own, with `factor` times the rate."""
+    """Return Adam or SGD; the predictor is a parameter group of its own, with `factor` times the learning rate."""
     chosen = config.optimizer
     groups = [{"params": [*network.encoder.parameters(), *network.projector.parameters()], "factor": 1.0}]
     if network.predictor is not None:
@@ -114,18 +114,18 @@ def build_optimizer(network: Network, config: TrainConfig) -> torch.optim.Optimi
 
 
 def check_labels(method: Method, data: TrainData, config: TrainConfig) -> None:
-    """ValueError when a method that learns from labels has none."""
+    """Raise ValueError if a method that learns from labels has none."""
     if method.uses_labels and bool((data.labels < 0).all()):
         raise ValueError(f"{config.method.name} learns from labels, and {config.clips} has none")
 
 
 def describe_run(config: TrainConfig) -> str:
-    """`cmsf on flow, 20 epochs`: what the metadata of the weights says."""
+    """Describe the run for the weights' metadata: `cmsf on flow, 20 epochs`."""
     return f"{config.method.name} on {config.modality}, {config.schedule.epochs} epochs"
 
 
 def encoder_num_features(encoder: str) -> int:
-    """Feature size of an encoder of the zoo, without making its weights."""
+    """Return the feature size of an encoder without allocating its weights."""
     from covid_cmsf.models import create_encoder
 
     with torch.device("meta"):

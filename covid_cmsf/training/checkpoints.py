@@ -1,13 +1,13 @@
-"""Checkpoints: whole or not there, each with its hash, the newest that is sound is used.
+"""Checkpoints: written atomically, verified by hash, resumed from the newest valid one.
 
     checkpoints/
-      index.json                     what there is, oldest first: file, sha256, epoch, batch, step, kept, format
+      index.json                     all checkpoints, oldest first: file, sha256, epoch, batch, step, kept, format
       step-00000120-epoch-0003.pt    {"format": 2, "encoder": metadata, "state": {...}, "optimizer": ..., ...}
       last.pt                        a link to the newest
 
 A file enters the index after it is on disk, and leaves the disk after it left the index; so a kill at any moment leaves
-an index whose files are whole. The two newest always stay. A stop after the last batch of an epoch and the end of that
-epoch are the same step: both are in the name, so that neither replaces the other.
+an index whose files are complete. The two newest are never removed. A stop after the last batch of an epoch and the
+end of that epoch are the same step; the name has both step and epoch, so that neither replaces the other.
 """
 
 import json
@@ -28,7 +28,7 @@ NEWEST = 2  # checkpoints that are never removed: the last, and the one to fall 
 
 @dataclass(frozen=True)
 class CheckpointEntry:
-    """One checkpoint in the index; `kept` ones are those of every N epochs."""
+    """One checkpoint in the index; `kept` marks those of `keep_every_epochs`."""
 
     file: str
     sha256: str
@@ -48,11 +48,11 @@ class Checkpoints:
 
     @property
     def last(self) -> Path:
-        """Where the newest can be found."""
+        """The path of the newest checkpoint."""
         return self.folder / "last.pt"
 
     def entries(self) -> list[CheckpointEntry]:
-        """What the index lists, oldest first."""
+        """Return the entries of the index, oldest first."""
         if not self.index.is_file():
             return []
         try:
@@ -61,16 +61,16 @@ class Checkpoints:
             raise ValueError(f"{self.index} is damaged ({error}); it lists the checkpoints beside it") from None
 
     def save(self, values: Mapping[str, Any], *, epoch: int, batch: int, step: int, kept: bool, keep: int) -> Path:
-        """Writes a checkpoint, then the index; removes what is neither among the newest nor kept (the last `keep`)."""
+        """Write a checkpoint, then the index; remove all but the newest and the last `keep` kept ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in self.folder.glob(".*.tmp"):  # by a kill
+        for left in self.folder.glob(".*.tmp"):  # left by a kill
             left.unlink()
         path = self.folder / f"step-{step:08d}-epoch-{epoch:04d}.pt"
         with atomic_path(path) as temporary:
             torch.save({"format": CHECKPOINT_FORMAT, **values}, temporary)
             digest = file_sha256(temporary)
         entry = CheckpointEntry(path.name, digest, epoch, batch, step, kept, CHECKPOINT_FORMAT)
-        # Those of later steps were damaged, or the run would have gone on from them.
+        # Checkpoints of later steps were damaged, or the run would have resumed from them.
         earlier = [one for one in self.entries() if one.step <= step and one.file != entry.file]
         entries = [*earlier, entry]
         of_epochs = [one for one in entries if one.kept][-keep:]
@@ -93,7 +93,7 @@ class Checkpoints:
             )
 
     def load(self) -> dict[str, Any] | None:
-        """The newest sound checkpoint; None when there never was one, an error when none is sound."""
+        """Return the newest valid checkpoint; None if there never was one, an error if none is valid."""
         self.check_resumable()
         entries = self.entries()
         for entry in reversed(entries):
@@ -103,7 +103,7 @@ class Checkpoints:
                 return checkpoint
             logger.warning("checkpoint %s %s; trying the one before it", self.folder / entry.file, fault)
         if entries:
-            raise ValueError(f"no checkpoint in {self.folder} is sound; remove the run's folder to start again")
+            raise ValueError(f"no checkpoint in {self.folder} is valid; remove the run folder to start again")
         return None
 
     def _fault(self, entry: CheckpointEntry) -> str | None:

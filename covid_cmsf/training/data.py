@@ -1,4 +1,4 @@
-"""The data of a run: which videos, which of their labels a method may see, and the loader over their views."""
+"""The data of a run: its videos, the labels that a method may see, and the loader of their views."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ from covid_cmsf.views.modalities import get_modality
 
 @dataclass(frozen=True)
 class TrainData:
-    """Videos of a run. `labels` (num_videos,) is what a method may see of them: -1 is hidden or unknown."""
+    """The videos of a run. `labels` (N,) are those that the method may see: -1 is hidden or unknown."""
 
     clips: Clips
     views: ViewDataset
@@ -39,7 +39,7 @@ class TrainData:
     num_classes: int
 
     def fingerprint(self) -> str:
-        """Changes when a video is added, left out, cut or labeled otherwise: then numbers of videos mean others."""
+        """Return a hash of the videos, their lengths and labels: a run resumes only on the same data."""
         entries = [
             [one.video_id, one.source, one.label, one.num_frames, one.num_flow, seen]
             for one, seen in zip(self.views.records, self.labels.tolist(), strict=True)
@@ -50,7 +50,7 @@ class TrainData:
 def open_data(
     config: TrainConfig, *, online: Sequence[str], target: Sequence[str], cached: Sequence[str] = ()
 ) -> TrainData:
-    """`online` and `target` are the modalities that each view needs; those of `cached` guides pick the videos too."""
+    """Open the clips of a run, given the modalities of the online and target views and of cached guides."""
     clips = open_clips(config.clips)
     seen = [one for one in map(get_modality, (*online, *target, *cached)) if one.stored_modality in clips.modalities]
     check_modalities(clips, [*online, *target, *cached])
@@ -70,14 +70,14 @@ def open_data(
 
 
 def check_modalities(clips: Clips, names: Sequence[str]) -> None:
-    """ValueError when images are to be seen as if they moved."""
+    """Raise ValueError if a video modality is asked of a set of images."""
     moving = [name for name in names if not get_modality(name).single_frame]
     if clips.is_image and moving:
-        raise ValueError(f"these are images, not videos: modality {moving[0]} has nothing to see; use modality=frame")
+        raise ValueError(f"these are images, not videos: modality {moving[0]} needs several frames; use modality=frame")
 
 
 def make_loader(data: TrainData, config: TrainConfig, dist: DistributedContext) -> ViewLoader:
-    """Batches of this process's share."""
+    """Return the loader of this process's batches."""
     if config.batch_size % dist.world_size:
         raise ValueError(f"batch_size {config.batch_size} does not divide among {dist.world_size} processes")
     return ViewLoader(
@@ -91,25 +91,22 @@ def make_loader(data: TrainData, config: TrainConfig, dist: DistributedContext) 
     )
 
 
-# Which labels a method sees: all, some of them wrong, or only a few.
-
-# N videos or images
-
-
 def select_listed(records: Sequence[ClipRecord], chosen: LabelConfig) -> list[ClipRecord]:
-    """The records that the label file lists; it replaces the list of samples, as in the official code."""
+    """Return the records that the label file lists: it replaces the list of samples, as in the official code."""
     if chosen.file is None:
         return list(records)
     listed = read_noisy_labels(Path(chosen.file)).labels
     kept = [record for record in records if sample_name(record) in listed]
     if len(kept) < len(listed):
         missing = sorted(set(listed) - {sample_name(record) for record in kept})
-        raise ValueError(f"{chosen.file} lists {len(missing)} names that are not in this part, the first: {missing[0]}")
+        raise ValueError(
+            f"{chosen.file} lists {len(missing)} names that are not in this subset, the first: {missing[0]}"
+        )
     return kept
 
 
 def visible_labels(records: Sequence[ClipRecord], chosen: LabelConfig) -> Tensor:
-    """(N,) what a method may see of the true labels; -1 is hidden or unknown. First noise, then the few of it."""
+    """Return the labels (N,) that a method may see, -1 where hidden: noise first, then the labeled fraction."""
     if chosen.file is not None:
         listed = read_noisy_labels(Path(chosen.file)).labels
         labels = np.array([listed[sample_name(record)] for record in records], dtype=np.int64)

@@ -1,9 +1,9 @@
-"""The processes of a run: one, or several that torchrun started, on one machine or many.
+"""The processes of a run: one, or several started by torchrun, on one machine or many.
 
-Every process holds the same bank: embeddings are gathered, in the order of the ranks, before they are pushed.
+Every process holds the same bank: embeddings are gathered in rank order before they are pushed.
 """
 
-# b examples of this process, B of all
+# b samples of this process, B of all processes
 
 import atexit
 import os
@@ -21,7 +21,7 @@ from covid_cmsf.devices import choose_device
 
 @dataclass(frozen=True)
 class DistributedContext:
-    """Which of how many processes this is, and its device."""
+    """Rank, world size and device of this process, with the collectives that training needs."""
 
     rank: int
     world_size: int
@@ -29,11 +29,11 @@ class DistributedContext:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and talks."""
+        """Whether this process writes files and logs."""
         return self.rank == 0
 
     def gather(self, local: Tensor) -> Tensor:
-        """(b, ...) of each process -> (B, ...) of all, the same everywhere. Carries no gradient."""
+        """Gather (b, ...) of each process to (B, ...) of all, in every process. Carries no gradient."""
         if self.world_size == 1:
             return local.detach()
         chunks = [torch.empty_like(local) for _ in range(self.world_size)]
@@ -41,19 +41,19 @@ class DistributedContext:
         return torch.cat(chunks)
 
     def local_slice(self, gathered: int) -> slice:
-        """Where this process's examples stand among `gathered` ones."""
+        """Return the slice of this process's samples among `gathered` ones."""
         size = gathered // self.world_size
         return slice(self.rank * size, (self.rank + 1) * size)
 
     def all_reduce_sum(self, *values: Tensor | float) -> list[float]:
-        """The sum of each value over all processes."""
+        """Return the sum of each value over all processes."""
         numbers = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])
         if self.world_size > 1:
             dist.all_reduce(numbers)
         return numbers.tolist()
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """One plain value of each process, in the order of the ranks."""
+        """Return one picklable value per process, in rank order."""
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
@@ -61,20 +61,20 @@ class DistributedContext:
         return values
 
     def barrier(self) -> None:
-        """Until all are here."""
+        """Wait for all processes."""
         if self.world_size > 1:
             dist.barrier()
 
 
 @contextmanager
 def distributed_context(device: str) -> Iterator[DistributedContext]:
-    """The group that torchrun describes in the environment, until the program ends; or this process alone."""
+    """Join the process group that torchrun describes in the environment; without torchrun, this process alone."""
     world_size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     chosen = choose_device(device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
     if world_size == 1:
         yield DistributedContext(0, 1, chosen)
         return
-    if not dist.is_initialized():  # torchrun's store serves one group, so that a second run must use it too
+    if not dist.is_initialized():  # torchrun's store serves one group: a second run reuses it
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")

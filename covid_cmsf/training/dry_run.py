@@ -1,4 +1,4 @@
-"""Builds everything, runs two steps, and tells what the run would be. Leaves nothing behind."""
+"""Dry run: build everything, train two steps, estimate the cost. Writes no files."""
 
 import resource
 import time
@@ -21,13 +21,13 @@ STEPS = 2
 
 @dataclass(frozen=True)
 class DryRunReport:
-    """What `covid-cmsf train --dry-run` prints, name by name."""
+    """What `covid-cmsf train --dry-run` prints, by name."""
 
     entries: dict[str, str]
 
 
 def dry_run(config: TrainConfig) -> DryRunReport:
-    """Two steps of the run (a guide's cache is not filled: the guide is asked itself), and what follows from them."""
+    """Train two steps and estimate the run from them. Guide caches are not filled: guides run live."""
     live = tuple(guide.model_copy(update={"cache": "none", "center": False}) for guide in config.guides)
     trial = config.model_copy(update={"guides": live})
     with distributed_context(config.runtime.device) as dist:
@@ -50,7 +50,7 @@ def dry_run(config: TrainConfig) -> DryRunReport:
         return DryRunReport(
             {
                 "run": components.metadata.trained,
-                "start": components.init_description,
+                "init": components.init_description,
                 **{f"guide {guide.column}": guide.description for guide in components.guides},
                 "videos": f"{len(components.data.views):,} ({config.subset} of split {config.split})",
                 "parameters": _parameters(components),
@@ -59,8 +59,8 @@ def dry_run(config: TrainConfig) -> DryRunReport:
                 "peak memory": _memory(dist.device),
                 "losses of two steps": ", ".join("none" if loss is None else f"{loss:.4f}" for loss in losses),
                 "steps": f"{steps:,} ({config.schedule.epochs} epochs of {per_epoch})",
-                "a step": f"{seconds:.2f} s",
-                "all": f"about {format_duration(steps * seconds)}, from one step: a rough estimate",
+                "time per step": f"{seconds:.2f} s",
+                "total time": f"about {format_duration(steps * seconds)}, a rough estimate from one step",
             }
         )
 
@@ -81,7 +81,7 @@ def _bank(components: TrainComponents) -> str:
         return "none"
     size = sum(buffer.numel() * buffer.element_size() for buffer in components.banks.buffers())
     columns = ", ".join(components.banks.main.columns)
-    return f"{components.banks.main.size:,} rows of {columns}; {size / 1e6:.1f} MB"
+    return f"{components.banks.main.size:,} entries of {columns}; {size / 1e6:.1f} MB"
 
 
 def _memory(device: torch.device) -> str:

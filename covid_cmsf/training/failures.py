@@ -1,6 +1,6 @@
-"""A loss that isn't finite stops the run and leaves a file with which that step can be looked at again.
+"""Non-finite losses: stop the run and save the failing step to a file.
 
-`covid-cmsf replay FILE` computes it once more and says where the first bad number appears.
+`covid-cmsf replay FILE` computes that step again and reports where the first non-finite value appears.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from covid_cmsf.views.batch import Batch
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss is not a number, or infinite."""
+    """The loss or a weight is NaN or infinite."""
 
 
 def save_failed_step(
@@ -38,7 +38,7 @@ def save_failed_step(
     values: dict[str, Any],
     dist: DistributedContext,
 ) -> NoReturn:
-    """Writes what the step worked with, one file a process, and stops."""
+    """Write the inputs of the step, one file per process, and raise NonFiniteLoss."""
     step, embedded = values["progress"]["step"], result.embedded
     assert embedded is not None
     path = folder / f"failed-step-{step:08d}-process-{dist.rank}.pt"
@@ -65,23 +65,23 @@ def save_failed_step(
 
 
 def check_weights(network: nn.Module, step: int) -> None:
-    """NonFiniteLoss when a bad gradient has spoilt the weights while the loss was still finite."""
+    """Raise NonFiniteLoss if weights are not finite although the loss still was."""
     bad = bad_weights(network)
     if bad:
         raise NonFiniteLoss(
             f"after step {step} there are weights that are not finite ({', '.join(bad[:4])}); the run has stopped and "
-            "they are not saved: the same command continues from the checkpoint before"
+            "they are not saved: the same command resumes from the checkpoint before"
         )
 
 
 def bad_weights(network: nn.Module) -> list[str]:
-    """Names of weights with a number in them that is not finite."""
+    """Return the names of weights with non-finite values."""
     return [name for name, weight in network.named_parameters() if not bool(weight.isfinite().all())]
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What a step computed: its loss, and the first part of the network (or the input) with a bad number in it."""
+    """The replayed step: its loss, and the first layer (or the input) with a non-finite value."""
 
     step: int
     loss: float
@@ -91,10 +91,10 @@ class Replay:
 
 
 def replay(path: Path, *, device: str = "cpu") -> Replay:
-    """Computes a kept step again, without changing anything."""
+    """Compute a saved step again, without changing any state."""
     values = dict(read_checkpoint_file(path).values)
     if "failed" not in values:
-        raise ValueError(f"{path} is not a failed step; the engine writes failed-step-*.pt beside the checkpoints")
+        raise ValueError(f"{path} is not a failed step; training writes failed-step-*.pt into the run folder")
     if values.get("format") != CHECKPOINT_FORMAT:
         raise ValueError(
             f"{path} has format {values.get('format')!r}, from another version of covid-cmsf; only format "
@@ -118,9 +118,7 @@ def replay(path: Path, *, device: str = "cpu") -> Replay:
         hook.remove()
     embedded = _embedded_batch(failed, online)
     losses = components.method.losses(embedded, components.banks, components.generator)
-    bad_entries = (
-        0 if components.banks is None else int((~components.banks.main.embeddings("target").isfinite()).any(1).sum())
-    )
+    bad_entries = 0 if components.banks is None else int((~components.banks.main.targets.isfinite()).any(1).sum())
     return Replay(
         train_state.step,
         float(losses.mean()),

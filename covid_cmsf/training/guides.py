@@ -1,4 +1,8 @@
-"""Guides: frozen encoders of other modalities. They are loaded, checked, used, and at the end proven unchanged."""
+"""Guides: frozen encoders of other modalities, live or with cached embeddings. Verified unchanged after the run.
+
+A cache holds a guide's embeddings of a few views per video. It saves the guide's decoding, augmentation and forward
+pass in every step; the price is that the same few views are used throughout.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -23,11 +27,13 @@ from covid_cmsf.views.dataset import SampleKey, ViewDataset
 from covid_cmsf.views.loader import init_worker
 from covid_cmsf.views.modalities import Modality, get_modality
 
-# B batch, D embedding
+# B batch, V views, N videos, D embedding
+
+CACHE_EPOCH = 2**31  # views of epochs that no run reaches, so that they differ from the run's own
 
 
 class Guide(nn.Module):
-    """A frozen network; `column` is its column in the bank, `modality` what it sees."""
+    """A frozen network that gives unit vectors; `column` is its column in the bank, `modality` its input."""
 
     def __init__(self, network: Embedder | Encoder, *, column: str, modality: str, description: str) -> None:
         super().__init__()
@@ -36,24 +42,24 @@ class Guide(nn.Module):
 
     @property
     def size(self) -> int:
-        """Width of its embeddings."""
+        """The dimension of its embeddings."""
         if isinstance(self.network, Embedder):
             return self.network.projector.layout.sizes[-1]
         return self.network.num_features
 
     @torch.no_grad()
     def forward(self, view: Tensor) -> Tensor:
-        """(B, C, T, H, W) -> unit vectors (B, D) in fp32."""
+        """Return unit vectors (B, D) in fp32 for views (B, C, T, H, W)."""
         return nn.functional.normalize(self.network(view).float(), dim=1)
 
     def check_unchanged(self) -> None:
-        """RuntimeError when a weight or a batch-norm statistic is not what it was at the start."""
+        """Raise RuntimeError if a weight or a batch-norm statistic differs from the start of the run."""
         if weights_sha256(self.network) != self.fingerprint:
             raise RuntimeError(f"the guide {self.description} has changed during the run, so its results mean nothing")
 
 
 def load_guides(chosen: Sequence[GuideConfig], *, flow_style: str) -> list[Guide]:
-    """The guides of a run, each in a column named after its modality."""
+    """Load the guides of a run, each for a bank column named after its modality."""
     guides: list[Guide] = []
     for number, config in enumerate(chosen):
         same = sum(one.modality == config.modality for one in chosen[:number])
@@ -69,7 +75,7 @@ def load_guides(chosen: Sequence[GuideConfig], *, flow_style: str) -> list[Guide
 
 
 def _check_guide(metadata: EncoderMetadata, seen: Modality, config: GuideConfig) -> None:
-    """The guide must have been trained on what it will see."""
+    """Raise ValueError unless the guide was trained on the modality that it will be given."""
     if metadata.in_channels != seen.num_channels:
         raise ValueError(
             f"guide {config.weights} takes {metadata.in_channels} channels, and {seen.name} has {seen.num_channels}; "
@@ -79,41 +85,30 @@ def _check_guide(metadata: EncoderMetadata, seen: Modality, config: GuideConfig)
         raise ValueError(f"guide {config.weights} was trained on {metadata.modality}, not on {seen.name}")
 
 
-# The guide is frozen, so its embeddings of some views of every video can be computed once and looked up afterwards.
-#
-# That saves the guide's decoding, augmentation and forward pass in every step. The price: only a few views of each
-# video instead of ever new ones.
-
-# V views, N videos, D embedding, B batch
-
-
-CACHE_EPOCH = 2**31  # views of epochs that no run reaches, so that they differ from the run's own
-
-
 def embed_views(
     guide: Guide, data: ViewDataset, *, num_views: int, batch_size: int, workers: int, dist: DistributedContext
 ) -> Tensor:
-    """(V, N, D): target views of every video, as the guide sees them. A video that can't be read is an error.
+    """Return the guide's embeddings (V, N, D) of `num_views` target views of every video.
 
-    Each process does its share; all get the whole.
+    Each process embeds a shard; all get the whole. A video that cannot be read is an error.
     """
     keys = [SampleKey(CACHE_EPOCH + view, video, video) for view in range(num_views) for video in range(len(data))]
-    mine = keys[dist.rank :: dist.world_size]
-    batches = [mine[start : start + batch_size] for start in range(0, len(mine), batch_size)]
-    several: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "spawn"} if workers else {}
+    own = keys[dist.rank :: dist.world_size]
+    batches = [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
+    worker_options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "spawn"} if workers else {}
     loader: DataLoader[Any] = DataLoader(
         data,
         batch_sampler=batches,
         collate_fn=partial(collate, modalities=data.modalities, flow_bound=data.clips.flow_bound),
         worker_init_fn=init_worker,
-        **several,
+        **worker_options,
     )
-    with progress_bar(f"embedding {num_views} views a video with the guide", len(batches)) as advance:
+    with progress_bar(f"embedding {num_views} views per video with the guide", len(batches)) as advance:
         chunks = [_embed(guide, batch, dist.device, advance) for batch in loader]
-    rows = torch.empty(len(keys), guide.size)
+    embeddings = torch.empty(len(keys), guide.size)
     for rank, chunk in enumerate(dist.gather_objects(torch.cat(chunks))):
-        rows[rank :: dist.world_size] = chunk
-    return rows.view(num_views, len(data), guide.size)
+        embeddings[rank :: dist.world_size] = chunk
+    return embeddings.view(num_views, len(data), guide.size)
 
 
 def _embed(guide: Guide, batch: Batch, device: torch.device, advance: Any) -> Tensor:
@@ -125,26 +120,26 @@ def _embed(guide: Guide, batch: Batch, device: torch.device, advance: Any) -> Te
 
 
 def average_and_center(views: Tensor, *, mean: bool, center: bool) -> Tensor:
-    """(V, N, D) unit vectors: with `mean` a single one a video, with `center` about the mean of all videos."""
+    """Average the views (V, N, D) of each video (`mean`), subtract the mean over all videos (`center`), normalize."""
     views = views - views.mean(dim=(0, 1)) if center else views
     views = views.mean(0, keepdim=True) if mean else views
     return torch.nn.functional.normalize(views, dim=2)
 
 
 def sample_views(views: Tensor, videos: Tensor, generator: torch.Generator) -> Tensor:
-    """(B, D): for each of the batch's videos (B,) one of its views, drawn at random."""
+    """Return a random view (B, D) of each of the batch's videos (B,)."""
     which = torch.randint(len(views), (len(videos),), generator=generator)
     return views[which.to(views.device), videos.to(views.device)]
 
 
 def write_guide_cache(path: Path, views: Tensor, key: str) -> None:
-    """Keeps the embeddings; `key` says of which guide, data and settings they are."""
+    """Write the embeddings; `key` identifies guide, data and configuration."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(save({"views": views.contiguous()}, metadata={"key": key}))
 
 
 def read_guide_cache(path: Path, key: str) -> Tensor | None:
-    """What `write_guide_cache` kept under the same key; None when there is nothing, another key, or damage."""
+    """Return what `write_guide_cache` wrote under the same key; None if there is nothing valid."""
     if not path.is_file():
         return None
     try:

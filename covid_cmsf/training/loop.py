@@ -1,4 +1,4 @@
-"""The loop: epochs of steps, and what happens between them: metrics, checkpoints, being asked to stop."""
+"""The training loop: epochs of steps, with metrics, checkpoints and stop requests between them."""
 
 import logging
 import time
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Run:
-    """A run under way."""
+    """Everything that the loop works with."""
 
     config: TrainConfig
     components: TrainComponents
@@ -52,12 +52,12 @@ class Run:
 
     @property
     def batches_per_epoch(self) -> int:
-        """A whole number of optimizer steps."""
+        """Batches per epoch that fill whole optimizer steps."""
         return usable_batches(self.loader, self.step_config)
 
 
 class ThroughputTimer:
-    """Time waiting for data and time working, since the last line of metrics."""
+    """Time spent waiting for data and computing since the last line of metrics."""
 
     def __init__(self) -> None:
         self.data = self.work = 0.0
@@ -65,18 +65,18 @@ class ThroughputTimer:
 
     @contextmanager
     def computing(self, samples: int) -> Iterator[None]:
-        """Counts the block as work on so many examples."""
+        """Count the block as computing on `samples` samples."""
         start = time.monotonic()
         yield
         self.work += time.monotonic() - start
         self.samples += samples
 
     def timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches, counting the time until each is there."""
+        """Yield the batches, counting the time that each is waited for."""
         while True:
             start = time.monotonic()
             try:
-                # A data loader draws a seed for its workers at the start of an epoch, and once more in a continued one.
+                # A DataLoader draws a seed for its workers when an epoch starts, and again when one is resumed.
                 with torch.random.fork_rng(devices=[]):
                     batch = next(batches)
             except StopIteration:
@@ -85,7 +85,7 @@ class ThroughputTimer:
             yield batch
 
     def read(self) -> dict[str, float]:
-        """Examples a second, and the share of the time spent waiting for data; starts anew."""
+        """Return samples per second and the fraction of the time spent waiting for data, then reset."""
         total = max(self.data + self.work, 1e-9)
         metrics = {"samples_per_s": self.samples / total, "data_fraction": self.data / total}
         self.data, self.work, self.samples = 0.0, 0.0, 0
@@ -93,10 +93,10 @@ class ThroughputTimer:
 
 
 def train(run: Run) -> Literal["finished", "stopped"]:
-    """Trains from where the run is to its end, or until it is asked to stop."""
+    """Train to the last epoch, or until a stop is requested."""
     config, train_state = run.config, run.train_state
     for epoch in range(train_state.epoch, config.schedule.epochs):
-        left = run.batches_per_epoch - train_state.batch  # the loader may have more: they make no whole step
+        left = run.batches_per_epoch - train_state.batch  # further batches of the loader fill no whole step
         with closing(run.loader.epoch(epoch, first_batch=train_state.batch)) as batches:
             for batch in islice(run.timer.timed(batches), left):
                 stopped = train_batch(run, batch)
@@ -112,7 +112,7 @@ def train(run: Run) -> Literal["finished", "stopped"]:
 
 
 def train_batch(run: Run, batch: Batch) -> bool:
-    """Targets, push, search, loss, and when enough batches are gathered step and EMA. True: stop here."""
+    """Train on one batch; return True if the run must stop here. See `step.py` for what happens to a batch."""
     train_state, step_config, dist = run.train_state, run.step_config, run.dist
     last = (train_state.batch + 1) % step_config.accumulate == 0
     with run.timer.computing(len(batch.labels) * dist.world_size), skip_gradient_sync(run.components.online, not last):
@@ -128,7 +128,7 @@ def train_batch(run: Run, batch: Batch) -> bool:
         train_state.loss_sum += result.loss
         train_state.loss_count += 1
     now = time.monotonic()
-    train_state.seconds += now - run.counted_at  # with waiting for data and saving
+    train_state.seconds += now - run.counted_at  # includes waiting for data and saving
     run.counted_at = now
     run.display.set_step(train_state.step)
     log_metrics(run, result)
@@ -159,7 +159,7 @@ def cluster_(components: TrainComponents, dist: DistributedContext) -> None:
 
 
 def log_metrics(run: Run, result: StepResult) -> None:
-    """A line of metrics every few steps, and at the end of each epoch."""
+    """Write a line of metrics every `logging.interval` steps and at the end of each epoch."""
     train_state, config = run.train_state, run.config
     end = train_state.batch == run.batches_per_epoch
     if train_state.step % config.logging.interval and not end:
@@ -183,7 +183,7 @@ def log_metrics(run: Run, result: StepResult) -> None:
 
 
 def lr_and_momentum(config: TrainConfig, train_state: TrainState, batches_per_epoch: int) -> tuple[float, float]:
-    """Learning rate and EMA momentum of the current step."""
+    """Return the learning rate and the EMA momentum of the current step."""
     done = train_state.epoch + train_state.batch / batches_per_epoch
     schedule, method = config.schedule, config.method
     lr = learning_rate(config.optimizer.lr, done, **schedule.model_dump())
@@ -193,7 +193,7 @@ def lr_and_momentum(config: TrainConfig, train_state: TrainState, batches_per_ep
 
 
 def save_checkpoint(run: Run, *, kept: bool = False) -> None:
-    """A checkpoint of the run as it is. All processes must call it."""
+    """Save a checkpoint. All processes must call it."""
     check_weights(run.components.network, run.train_state.step)
     values, train_state = capture_run(run), run.train_state
     if run.dist.is_main:
@@ -210,12 +210,12 @@ def save_checkpoint(run: Run, *, kept: bool = False) -> None:
 
 
 def capture_run(run: Run) -> dict[str, Any]:
-    """Everything the next step depends on."""
+    """Return everything that the next step depends on."""
     return capture_state(run.components, run.train_state, config_to_dict(run.config), run.dist)
 
 
 def make_step_config(config: TrainConfig) -> StepConfig:
-    """What a step needs to know of the settings."""
+    """Return the options of a step from the run's configuration."""
     return StepConfig(
         modality=config.modality,
         precision=config.precision,
@@ -227,17 +227,17 @@ def make_step_config(config: TrainConfig) -> StepConfig:
 
 
 def usable_batches(loader: ViewLoader, step_config: StepConfig) -> int:
-    """Batches of an epoch that make whole optimizer steps."""
+    """Return the number of batches per epoch that fill whole optimizer steps."""
     whole = loader.num_batches // step_config.accumulate * step_config.accumulate
     if whole == 0:
         raise ValueError(
-            f"an epoch has {loader.num_batches} batches, and optimizer.accumulate wants {step_config.accumulate}"
+            f"an epoch has {loader.num_batches} batches, fewer than optimizer.accumulate = {step_config.accumulate}"
         )
     return whole
 
 
 def skip_gradient_sync(online: nn.Module, wanted: bool) -> Any:
-    """Between accumulated batches processes need not exchange gradients."""
+    """Return a context without gradient exchange, for all but the last of the accumulated batches."""
     if wanted and isinstance(online, nn.parallel.DistributedDataParallel):
         return online.no_sync()
     return nullcontext()

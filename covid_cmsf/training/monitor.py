@@ -1,4 +1,4 @@
-"""The numbers of a run: one JSON object a line in metrics.jsonl, and the same for TensorBoard."""
+"""Monitoring of a run: metrics.jsonl and TensorBoard, the progress bar, and detection of collapse."""
 
 import json
 import logging
@@ -18,9 +18,12 @@ from covid_cmsf.models.effective_rank import effective_rank
 from covid_cmsf.training.config import LoggingConfig
 from covid_cmsf.training.train_state import TrainState
 
+logger = logging.getLogger(__name__)
+MAX_ENTRIES = 4096  # of the bank, for the effective rank
+
 
 class MetricsWriter:
-    """Appends lines; continuing after `step` first drops what a killed run wrote beyond it."""
+    """Append lines to metrics.jsonl; a resumed run first drops lines after its `step`, which a kill left behind."""
 
     def __init__(self, folder: Path, *, step: int, tensorboard: bool) -> None:
         self.path = folder / "metrics.jsonl"
@@ -33,7 +36,7 @@ class MetricsWriter:
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, flush_secs=30)
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """One line; numbers also go to TensorBoard."""
+        """Write one line; numbers also go to TensorBoard."""
         self._file.write(json.dumps({"step": step, **values}) + "\n")
         self._file.flush()
         if self._board is not None:
@@ -42,7 +45,7 @@ class MetricsWriter:
                     self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Writes out what is left."""
+        """Flush and close."""
         self._file.close()
         if self._board is not None:
             self._board.close()
@@ -61,7 +64,7 @@ def _parse_metrics(line: str) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file; a last line that a kill cut short is left out."""
+    """Return the lines of a metrics file, without a last line that a kill cut short."""
     if not path.is_file():
         return []
     lines = []
@@ -74,7 +77,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def last_metrics(path: Path) -> dict[str, Any] | None:
-    """The newest whole line of a file that is being written; None when there is none yet."""
+    """Return the newest complete line of a file that is being written; None if there is none yet."""
     if not path.is_file():
         return None
     with path.open("rb") as file:
@@ -87,50 +90,45 @@ def last_metrics(path: Path) -> dict[str, Any] | None:
 
 
 def drop_after(path: Path, step: int) -> None:
-    """Leaves the lines up to `step`."""
+    """Remove the lines after `step`."""
     if path.is_file():
         kept = [line for line in read_metrics(path) if line["step"] <= step]
         write_text_atomic(path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
-# The progress bar of a run: loss, purity, examples/s, time left. Elsewhere than on a terminal, a line an epoch.
-
-logger = logging.getLogger(__name__)
-
-
 class ProgressDisplay:
-    """What a person sees while training goes on."""
+    """The progress bar: loss, purity, clips per second, time left. Without a terminal, a log line per epoch."""
 
     def __init__(self, bar: Progress, *, total: int, done: int, quiet: bool = False) -> None:
         self._bar, self._quiet = bar, quiet
         self._task = bar.add_task("training", total=total, completed=done, metrics="")
 
     def set_step(self, done: int) -> None:
-        """So many steps are done."""
+        """Set the number of finished steps."""
         self._bar.update(self._task, completed=done)
 
     def show_metrics(self, values: dict[str, object]) -> None:
-        """The newest numbers."""
+        """Show the newest metrics."""
         self._bar.update(self._task, metrics=format_metrics(values))
 
     def log_epoch(self, epoch: int, epochs: int, values: dict[str, object]) -> None:
-        """The end of an epoch: a line in the log."""
+        """Log the end of an epoch."""
         if self._quiet:
             return
         logger.info("epoch %d of %d done  %s", epoch, epochs, format_metrics(values), extra={"fields": values})
 
 
 def format_metrics(values: Mapping[str, object]) -> str:
-    """`loss 0.523  purity 0.71  rank 9.8  clips/s 412`."""
-    shown = [("loss", "loss", ".3f"), ("purity", "purity", ".2f"), ("purity_free", "free", ".2f")]
-    shown += [("effective_rank", "rank", ".1f"), ("accuracy", "accuracy", ".2f"), ("samples_per_s", "clips/s", ".0f")]
-    cells = [f"{name} {values[key]:{form}}" for key, name, form in shown if isinstance(values.get(key), float)]
+    """Format metrics in one line: `loss 0.523  purity 0.71  rank 9.8  clips/s 412`."""
+    columns = [("loss", "loss", ".3f"), ("purity", "purity", ".2f"), ("purity_free", "free", ".2f")]
+    columns += [("effective_rank", "rank", ".1f"), ("accuracy", "accuracy", ".2f"), ("samples_per_s", "clips/s", ".0f")]
+    cells = [f"{name} {values[key]:{form}}" for key, name, form in columns if isinstance(values.get(key), float)]
     return "  ".join(cells)
 
 
 @contextmanager
 def progress_display(*, total: int, done: int, quiet: bool) -> Iterator[ProgressDisplay]:
-    """A bar over `total` steps; `quiet` for processes that do not talk."""
+    """Show a progress bar over `total` steps; `quiet` for all processes but the first."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -143,19 +141,14 @@ def progress_display(*, total: int, done: int, quiet: bool) -> Iterator[Progress
         yield ProgressDisplay(bar, total=total, done=done, quiet=quiet)
 
 
-# Is the run healthy? Mean shift fails by losing rank while loss and purity look fine, so rank is what is watched.
-
-MAX_ENTRIES = 4096  # of the bank that are looked at
-
-
 class CollapseError(RuntimeError):
-    """The embeddings have collapsed and the settings say to stop."""
+    """The embeddings have collapsed, and logging.on_collapse is `stop`."""
 
 
 def bank_metrics(banks: MemoryBanks) -> Metrics:
-    """Fill, age, spread and effective rank of the targets in the bank."""
+    """Return fill, age, spread and effective rank of the targets in the bank."""
     bank = banks.main
-    embeddings = bank.embeddings("target")[:MAX_ENTRIES]
+    embeddings = bank.targets[:MAX_ENTRIES]
     metrics = {"bank_filled": float(len(bank)), "bank_age": bank.mean_age()}
     if len(embeddings) > 1:
         metrics |= {"embedding_std": embedding_std(embeddings), "effective_rank": effective_rank(embeddings)}
@@ -163,7 +156,10 @@ def bank_metrics(banks: MemoryBanks) -> Metrics:
 
 
 def check_collapse(metrics: Metrics, train_state: TrainState, config: LoggingConfig, *, warned: bool) -> bool:
-    """Notes the best rank; warns once, or stops, when rank or spread are far below. Returns whether it has warned."""
+    """Warn once, or raise CollapseError, if rank or spread have fallen too far. Return whether it has warned.
+
+    Mean shift fails by losing rank while loss and purity look fine (`train_state` keeps the best rank so far).
+    """
     rank, std = metrics.get("effective_rank"), metrics.get("embedding_std")
     if rank is None or std is None:
         return warned

@@ -1,4 +1,4 @@
-"""A run from settings to its last checkpoint: begins it, or continues it where it stopped."""
+"""A training run from its configuration to the last checkpoint: start it, or resume it."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_training(config: TrainConfig, folder: Path, *, accept_changes: bool = False) -> Literal["finished", "stopped"]:
-    """Trains in `folder`, which is made, or whose run is continued."""
+    """Train in `folder`: start a new run, or resume the one that is there."""
     with ExitStack() as stack:
         stop = stack.enter_context(stop_request())
         dist = stack.enter_context(distributed_context(config.runtime.device))
@@ -51,7 +51,7 @@ def run_training(config: TrainConfig, folder: Path, *, accept_changes: bool = Fa
             check_same_batches(values["config"], config)
         del values
         if len(set(dist.gather_objects(train_state.step))) > 1:
-            raise ValueError(f"the processes do not see the same {folder}: it must be on storage that they share")
+            raise ValueError(f"the processes see different contents of {folder}: it must be on shared storage")
         if dist.is_main:
             write_config(folder, config)
         fill_guide_caches_(components, config, dist, folder)
@@ -74,7 +74,7 @@ def run_training(config: TrainConfig, folder: Path, *, accept_changes: bool = Fa
 def fill_guide_caches_(
     components: TrainComponents, config: TrainConfig, dist: DistributedContext, folder: Path | None
 ) -> None:
-    """Computes the guides' cached views, or reads those that an earlier start of this run has left in the folder."""
+    """Compute the guides' cached views, or read those that an earlier start of this run wrote to the folder."""
     for guide, chosen in zip(components.guides, config.guides, strict=True):
         if chosen.cache == "none":
             continue
@@ -95,7 +95,7 @@ def fill_guide_caches_(
                 target=(guide.modality,),
             )
             size = max(1, config.batch_size // dist.world_size)
-            with torch.random.fork_rng(devices=[]):  # whether the cache was there must not be seen in the run
+            with torch.random.fork_rng(devices=[]):  # a run draws the same numbers whether the cache existed or not
                 views = embed_views(
                     guide,
                     data,
@@ -112,7 +112,7 @@ def fill_guide_caches_(
 
 
 def check_same_batches(old: dict[str, Any], config: TrainConfig) -> None:
-    """ValueError when, in the middle of an epoch, batches would not be the same as in its beginning."""
+    """Raise ValueError if a run that resumes within an epoch would see other batches than its beginning did."""
     now = config_to_dict(config)
     changed = [name for name in ("batch_size", "repeat", "seed") if old[name] != now[name]]
     changed += ["optimizer.accumulate"] if old["optimizer"]["accumulate"] != now["optimizer"]["accumulate"] else []
@@ -121,7 +121,7 @@ def check_same_batches(old: dict[str, Any], config: TrainConfig) -> None:
 
 
 def set_threads(runtime: RuntimeConfig) -> None:
-    """As many as asked for; 0: what the workers leave of the cores, for too many are far slower than too few."""
+    """Set the number of threads; 0: the cores that the workers leave. Too many are far slower than too few."""
     cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     torch.set_num_threads(runtime.threads or max(1, cores - runtime.workers))
 
@@ -139,7 +139,7 @@ def _log_start(
     if dist.device.type == "cuda":
         info["gpu"] = torch.cuda.get_device_name(dist.device)
     log_environment(folder, info)
-    begin = "continuing at" if train_state.step else "starting at"
+    begin = "resuming at" if train_state.step else "starting at"
     logger.info(
         "%s, %d videos, %s; %s epoch %d, batch %d; everything is in %s",
         components.metadata.trained,
@@ -156,7 +156,7 @@ def _log_start(
 
 def _write_summary(run: Run, folder: Path, status: str) -> None:
     if status == "stopped":
-        logger.info("stopped at step %d and saved; the same command continues", run.train_state.step)
+        logger.info("stopped at step %d and saved; the same command resumes", run.train_state.step)
         return
     summary = {
         "trained": run.components.metadata.trained,

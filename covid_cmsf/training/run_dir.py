@@ -1,10 +1,10 @@
-"""The folder of a run.
+"""The files of a run folder.
 
 RUN/
-  config.yaml         the settings, resolved: `covid-cmsf train RUN` continues with them
-  environment.jsonl   one line a start: command, versions, devices, state of the git checkout
+  config.yaml         the resolved configuration: `covid-cmsf train RUN` resumes with it
+  environment.jsonl   one line per start: command, versions, devices, state of the git checkout
   metrics.jsonl       one line every few steps
-  log.txt             what was said on the screen
+  log.txt             the log messages
   tensorboard/        the metrics again
   checkpoints/        see `checkpoints`
   summary.json        written at the end
@@ -29,26 +29,26 @@ from covid_cmsf import __version__
 from covid_cmsf.files import write_text_atomic
 from covid_cmsf.training.config import TrainConfig
 
-MUTABLE_SECTIONS = ("runtime",)  # sections that may differ when a run is continued
+MUTABLE_SECTIONS = ("runtime",)  # may differ when a run is resumed
 CONFIG_FILE = "config.yaml"
 
 
 def config_to_dict(config: TrainConfig) -> dict[str, Any]:
-    """The settings as plain values."""
+    """Return the configuration as plain values."""
     return config.model_dump(mode="json")
 
 
 def write_config(folder: Path, config: TrainConfig) -> None:
-    """Puts the resolved settings into the folder."""
+    """Write the resolved configuration to the folder."""
     text = yaml.safe_dump(config_to_dict(config), sort_keys=False, allow_unicode=True)
     write_text_atomic(folder / CONFIG_FILE, text)
 
 
-def diff_config(old: dict[str, Any], new: dict[str, Any], place: str = "") -> list[str]:
-    """`optimizer.lr: 0.001 -> 0.002`, a line for each value that is not the same."""
+def diff_config(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Return a line per difference: `optimizer.lr: 0.001 -> 0.002`."""
     lines = []
     for key in dict.fromkeys((*old, *new)):
-        name, before, after = f"{place}{key}", old.get(key), new.get(key)
+        name, before, after = f"{prefix}{key}", old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
             lines += diff_config(before, after, f"{name}.")
         elif before != after:
@@ -57,21 +57,21 @@ def diff_config(old: dict[str, Any], new: dict[str, Any], place: str = "") -> li
 
 
 def check_same_config(folder: Path, old: TrainConfig, new: TrainConfig) -> None:
-    """ValueError with the differences when a run would be continued with other settings."""
+    """Raise ValueError with the differences if a run would be resumed with another configuration."""
     before, after = ({k: v for k, v in config_to_dict(one).items() if k not in MUTABLE_SECTIONS} for one in (old, new))
     changes = diff_config(before, after)
     if changes:
         raise ValueError(
-            f"{folder} holds a run with other settings:\n  "
+            f"{folder} holds a run with another configuration:\n  "
             + "\n  ".join(changes)
-            + "\nuse another --out for a new run, the old settings to continue, or --accept-changes to continue with "
-            "the new ones"
+            + "\nuse another --out for a new run, the old configuration to resume, or --accept-changes to resume with "
+            "the new one"
         )
 
 
 @contextmanager
 def lock_dir(folder: Path) -> Iterator[None]:
-    """Only one run at a time writes into the folder."""
+    """Lock the folder: only one process at a time trains in it."""
     with (folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -81,7 +81,7 @@ def lock_dir(folder: Path) -> Iterator[None]:
 
 
 def log_environment(folder: Path, info: dict[str, Any]) -> None:
-    """Adds a line about this start to environment.jsonl."""
+    """Append a line about this start to environment.jsonl."""
     line = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": sys.argv,
@@ -100,7 +100,7 @@ def log_environment(folder: Path, info: dict[str, Any]) -> None:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit, and whether files were changed since; None outside of a checkout, or without git."""
+    """Return the commit and whether files have changed since; None outside a checkout or without git."""
     try:
         commit = _git(folder, "rev-parse", "HEAD")
         return {"commit": commit, "changed": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
@@ -108,6 +108,6 @@ def git_state(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _git(folder: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10)
-    return done.stdout.strip()
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -1,4 +1,4 @@
-"""How values change over a run: pure functions of the progress, so there is no state to save."""
+"""Schedules of learning rate and EMA momentum: pure functions of the progress, without state to save."""
 
 import math
 from typing import Literal
@@ -15,7 +15,7 @@ def learning_rate(
     interval: Literal["epoch", "step"] = "epoch",
     warmup_epochs: float = 0.0,
 ) -> float:
-    """The rate after `progress` epochs (a fraction within an epoch); epoch 0 is the first."""
+    """Return the learning rate after `progress` epochs (fractions count within an epoch)."""
     if progress < warmup_epochs:
         return lr * progress / warmup_epochs
     if name == "step":
@@ -27,7 +27,7 @@ def learning_rate(
 
 
 def ema_momentum(momentum: float, progress: float, *, epochs: int, schedule: Literal["constant", "cosine"]) -> float:
-    """Constant, or from `momentum` up to 1 at the end (BYOL)."""
+    """Return the momentum: constant, or rising from `momentum` to 1 at the end (BYOL)."""
     if schedule == "constant":
         return momentum
     return 1 - (1 - momentum) * 0.5 * (1 + math.cos(math.pi * min(progress / epochs, 1)))

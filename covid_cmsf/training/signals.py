@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM (job schedulers), SIGUSR1 (their early warning), SIGINT (Ctrl-C)."""
+"""Stop requests: SIGTERM (job schedulers), SIGUSR1 (their early warning), SIGINT (Ctrl-C)."""
 
 import signal
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ class StopRequest:
         self.asked = False
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler."""
+        """Handle a signal."""
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = True
@@ -23,7 +23,7 @@ class StopRequest:
 
 @contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """Listens for signals within the block."""
+    """Turn signals within the block into a stop request."""
     request = StopRequest()
     before = {number: signal.signal(number, request.handle) for number in SIGNALS}
     try:

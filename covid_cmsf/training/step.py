@@ -1,6 +1,11 @@
-"""One step of training, in the order of the paper: targets, push, search, loss; then step and EMA."""
+"""One training step, in the order of the paper: targets, push, search, loss; then optimizer step and EMA.
 
-# b examples of this process, B of all, D embedding
+forward_backward    target and guide embeddings of all processes -> push into the bank -> online embeddings
+                    -> the method's loss (the neighbor search is in there) -> backward
+update              learning rate -> optimizer step -> EMA of the target network
+"""
+
+# b samples of this process, B of all processes, D embedding
 
 import math
 from dataclasses import dataclass, replace
@@ -21,34 +26,34 @@ from covid_cmsf.views.batch import Batch
 
 @dataclass(frozen=True)
 class StepConfig:
-    """How a step is computed: what of the settings it needs."""
+    """The options of a step."""
 
     modality: str
     precision: str
     batch_norm: BatchNormConfig
-    bank_warmup: int
-    accumulate: int = 1
+    bank_warmup: int  # entries in the bank before the first loss
+    accumulate: int = 1  # batches per optimizer step
     clip_norm: float | None = None
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What came of a batch. `loss` is the mean over all processes; None while the bank is being filled."""
+    """The result of a batch. `loss` is the mean over all processes; None while the bank is filling up."""
 
     loss: float | None
     embedded: EmbeddedBatch | None
-    generator_state: torch.Tensor | None = None  # the generator's state before the loss, when that is not finite
+    generator_state: torch.Tensor | None = None  # before the loss, if the loss is not finite
 
     @property
     def finite(self) -> bool:
-        """False when the run must stop."""
+        """Whether the run may go on."""
         return self.loss is None or math.isfinite(self.loss)
 
 
 def forward_backward(
     components: TrainComponents, batch: Batch, config: StepConfig, dist: DistributedContext
 ) -> StepResult:
-    """Gradients of one batch; the bank has it afterwards. A loss that isn't finite leaves all as it was before it."""
+    """Compute the gradients of one batch and push its targets. Without gradients if the loss is not finite."""
     batch = batch.to(dist.device)
     with torch.no_grad(), autocast(config.precision, dist.device):
         gathered = _embed_targets(components, batch, config, dist)
@@ -64,7 +69,7 @@ def forward_backward(
         embedded = replace(gathered.select(own), online=online)
         generator_state = components.generator.get_state()
         losses = method.losses(embedded, banks, components.generator)
-        # Several processes average their gradients: weigh by examples, so that they get the mean over all of them.
+        # DDP averages gradients over processes: scale so that the result is the mean over all valid samples.
         (count,) = dist.all_reduce_sum(losses.valid.sum())
         scale = dist.world_size / max(count, 1) / config.accumulate
         loss = dist.all_reduce_sum(losses.values.detach().sum())[0] / max(count, 1)
@@ -73,16 +78,13 @@ def forward_backward(
         components.scaler.scale(losses.values.sum() * scale).backward()
     if banks is not None and method.push == "after":
         bank_indices = _push(components, gathered).bank_indices
-        embedded = (
-            None
-            if embedded is None or bank_indices is None
-            else replace(embedded, bank_indices=bank_indices.select(own))
-        )
+        if embedded is not None and bank_indices is not None:
+            embedded = replace(embedded, bank_indices=bank_indices.select(own))
     return StepResult(loss, embedded)
 
 
 def update(components: TrainComponents, config: StepConfig, *, lr: float, momentum: float) -> float | None:
-    """The optimizer's step and the target's; returns the gradient's norm where it is clipped."""
+    """Step the optimizer and the EMA target; return the gradient norm if it is clipped."""
     for group in components.optimizer.param_groups:
         group["lr"] = lr * group["factor"]
     norm = None
@@ -100,7 +102,7 @@ def update(components: TrainComponents, config: StepConfig, *, lr: float, moment
 def _embed_targets(
     components: TrainComponents, batch: Batch, config: StepConfig, dist: DistributedContext
 ) -> EmbeddedBatch:
-    """Targets and guides of all processes' examples. `online` is filled in later, for the own ones."""
+    """Embed targets and guides of all processes' samples. `online` is filled in later, for this process's own."""
     gather = dist.gather
     videos = gather(batch.videos)
     target = None
@@ -137,6 +139,7 @@ def _embed_targets(
 
 
 def _push(components: TrainComponents, gathered: EmbeddedBatch) -> EmbeddedBatch:
+    """Push the targets into the banks; return the batch with their indices."""
     assert components.banks is not None and gathered.target is not None and gathered.guides is not None
     if components.memory is not None:
         components.memory.update_(gathered.videos, gathered.target)

@@ -1,4 +1,4 @@
-"""How far a run is, and the whole state of it as one plain mapping: what the next step depends on."""
+"""The state of a run: counters, and everything that the next step depends on as one mapping for checkpoints."""
 
 import random
 from dataclasses import asdict, dataclass
@@ -14,7 +14,7 @@ from covid_cmsf.training.distributed import DistributedContext
 
 @dataclass
 class TrainState:
-    """`epoch` and `batch` are the next to be done; `step` counts batches since the start."""
+    """Counters. `epoch` and `batch` are the next to train; `step` counts batches since the start."""
 
     epoch: int = 0
     batch: int = 0
@@ -26,7 +26,7 @@ class TrainState:
 
 
 def stateful_modules(components: TrainComponents) -> dict[str, nn.Module | None]:
-    """Whatever has tensors that a checkpoint must hold, by name."""
+    """Return the modules whose tensors belong into a checkpoint, by name."""
     return {
         "online": components.network,
         "target": components.target,
@@ -39,7 +39,7 @@ def stateful_modules(components: TrainComponents) -> dict[str, nn.Module | None]
 def capture_state(
     components: TrainComponents, train_state: TrainState, config: dict[str, Any], dist: DistributedContext
 ) -> dict[str, Any]:
-    """Everything that a checkpoint holds. All processes must call it."""
+    """Return everything that a checkpoint holds. All processes must call it."""
     modules = stateful_modules(components)
     state = {
         f"{name}.{key}": tensor
@@ -62,7 +62,7 @@ def capture_state(
 
 
 def restore_(components: TrainComponents, values: dict[str, Any], dist: DistributedContext) -> TrainState:
-    """Puts a run where `capture` found it. Strict: a missing or superfluous tensor is an error."""
+    """Restore the state that `capture_state` returned. Strict: a missing or unexpected tensor is an error."""
     state: dict[str, Any] = values["state"]
     modules = stateful_modules(components)
     for name, module in modules.items():
@@ -70,22 +70,22 @@ def restore_(components: TrainComponents, values: dict[str, Any], dist: Distribu
         try:
             (nn.Module() if module is None else module).load_state_dict(own, strict=True)
         except RuntimeError as error:
-            raise ValueError(f"the checkpoint does not fit these settings: {error}") from None
+            raise ValueError(f"the checkpoint does not fit this configuration: {error}") from None
     found = {guide.column: guide.fingerprint for guide in components.guides}
     if values["guides"] != found:
-        raise ValueError("the weights of a guide are not those that this run began with; it cannot be continued")
+        raise ValueError("the weights of a guide have changed since this run began; it cannot be resumed")
     if values["videos"] != components.data.fingerprint():
-        raise ValueError("the clips are not those that this run began with; it cannot be continued")
+        raise ValueError("the clips have changed since this run began; it cannot be resumed")
     load_optimizer_(components.optimizer, values["optimizer"])
     components.scaler.load_state_dict(values["scaler"])
     components.generator.set_state(values["generator"])
-    if len(values["random"]) == dist.world_size:  # another number of processes: nothing drawn is lost but equality
+    if len(values["random"]) == dist.world_size:  # with another number of processes the random numbers differ
         set_rng_states(values["random"][dist.rank])
     return TrainState(**values["progress"])
 
 
 def load_optimizer_(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Moments come from the checkpoint; rates, decay and the like from the settings, which may have been changed."""
+    """Load the moments from the checkpoint; learning rate, decay and the like come from the configuration."""
     options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
     for group, own in zip(optimizer.param_groups, options, strict=True):
@@ -93,7 +93,7 @@ def load_optimizer_(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> 
 
 
 def get_rng_states() -> dict[str, Any]:
-    """Of Python, NumPy and PyTorch, as plain values."""
+    """Return the random states of Python, NumPy and PyTorch as plain values."""
     kind, keys, position, has_gauss, cached = np.random.get_state()
     version, numbers, gauss = random.getstate()
     return {
@@ -105,7 +105,7 @@ def get_rng_states() -> dict[str, Any]:
 
 
 def set_rng_states(states: dict[str, Any]) -> None:
-    """Undoes everything drawn since `random_states`."""
+    """Set the random states that `get_rng_states` returned."""
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
     kind, keys, position, has_gauss, cached = states["numpy"]

@@ -58,7 +58,7 @@ def test_a_damaged_newest_is_noticed_and_the_one_before_is_used(
         assert loaded_step(checkpoints) == 1
     assert "step-00000002" in caplog.text and "trying the one before it" in caplog.text
     damage(tmp_path / checkpoints.entries()[0].file)
-    with pytest.raises(ValueError, match="no checkpoint in .* is sound"):
+    with pytest.raises(ValueError, match="no checkpoint in .* is valid"):
         checkpoints.load()
 
 

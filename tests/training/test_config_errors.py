@@ -64,7 +64,7 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], words:
         ({"split": "9"}, "no split '9'; there are 1, 2, 3"),
         ({"subset": "val"}, "no video is in subset 'val' of split '1'; parts are test, train"),
         ({"batch_size": 22, "method": {"name": "xent"}}, "21 videos do not fill one batch of 22"),
-        ({"optimizer": {"accumulate": 6}}, "an epoch has 5 batches, and optimizer.accumulate wants 6"),
+        ({"optimizer": {"accumulate": 6}}, "an epoch has 5 batches, fewer than optimizer.accumulate = 6"),
         ({"runtime": {"device": "gpu"}}, "unknown device 'gpu'; for example auto, cpu, cuda"),
         ({"views": {"size": 8}, "encoder": "s3d_tiny"}, "too small for s3d_tiny"),
     ],

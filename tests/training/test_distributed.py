@@ -133,4 +133,4 @@ def test_a_loss_that_is_not_finite_stops_both_and_each_step_can_be_replayed(done
 def test_processes_that_do_not_see_the_same_folder_are_refused(done: Path) -> None:
     for rank in (0, 1):
         (words,) = json.loads((done / f"apart-{rank}" / f"outcomes-{rank}.json").read_text())
-        assert "the processes do not see the same" in words
+        assert "the processes see different contents" in words

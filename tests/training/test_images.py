@@ -110,7 +110,7 @@ def test_a_label_file_picks_the_images_too(images: Path, tmp_path: Path) -> None
     assert len(data.views) == 8
     assert data.labels.tolist() == [1] * 4 + [0] * 4 and [r.label for r in data.views.records] == [0] * 4 + [2] * 4
     path.write_text("class9/gone.png 1\n")
-    with pytest.raises(ValueError, match="lists 1 names that are not in this part, the first: class9/gone.png"):
+    with pytest.raises(ValueError, match="lists 1 names that are not in this subset, the first: class9/gone.png"):
         open_data(make_config(images, labels={"file": str(path)}), online=["frame"], target=["frame"])
 
 
@@ -135,7 +135,7 @@ def test_other_labels_are_not_continued_with(images: Path, tmp_path: Path) -> No
     chosen = make_config(images, labels={"file": str(path)}, schedule={"epochs": 2})
     assert run_training(chosen, tmp_path / "run") == "finished"
     path.write_text("\n".join([lines[0][:-1] + "1", *lines[1:]]))
-    with pytest.raises(ValueError, match="not those that this run began with"):
+    with pytest.raises(ValueError, match="have changed since this run began"):
         run_training(chosen, tmp_path / "run")
 
 

@@ -47,7 +47,7 @@ def test_differences_name_keys_and_values() -> None:
 def test_changed_settings_are_refused_with_a_readable_difference(stopped: Path, clips: Path) -> None:
     before = contents(stopped)
     changed = make_config(clips, optimizer={"lr": 0.5}, method={"name": "infonce", "bank_size": 16, "temperature": 0.2})
-    with pytest.raises(ValueError, match="holds a run with other settings") as caught:
+    with pytest.raises(ValueError, match="holds a run with another configuration") as caught:
         run_training(changed, stopped)
     lines = str(caught.value).splitlines()
     assert "  method.temperature: 0.07 -> 0.2" in lines and "  optimizer.lr: 0.001 -> 0.5" in lines
@@ -147,7 +147,7 @@ def test_other_weights_of_the_guide_are_refused(
         values = torch.load(flow_weights, weights_only=True)
         values["state"]["online.encoder.trunk.1.running_mean"] += 1e-3
         torch.save(values, weights)
-        with pytest.raises(ValueError, match="weights of a guide are not those that this run began with"):
+        with pytest.raises(ValueError, match="weights of a guide have changed since this run began"):
             run_training(chosen, folder)
         shutil.copy(flow_weights, weights)
         assert run_training(chosen, folder) == "finished"
@@ -171,5 +171,5 @@ def test_other_clips_in_the_same_place_are_refused(
         assert run_training(make_config(store), tmp_path / "run") == "stopped"
     split = store / "splits" / "1.csv"
     split.write_text("\n".join(line for line in split.read_text().splitlines() if "g14" not in line) + "\n")
-    with pytest.raises(ValueError, match="the clips are not those that this run began with"):
+    with pytest.raises(ValueError, match="the clips have changed since this run began"):
         run_training(make_config(store), tmp_path / "run")

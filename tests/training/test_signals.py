@@ -39,11 +39,11 @@ def test_a_signal_saves_and_exits_with_75_and_the_same_command_continues(
     command.until(lambda: steps(folder) >= 2)
     command.signal(number)
     assert command.end() == INTERRUPTED, command.said()
-    assert "stopped at step" in command.said() and "the same command continues" in command.said()
+    assert "stopped at step" in command.said() and "the same command resumes" in command.said()
     assert 2 <= steps(folder) < 10
     assert Command(*words, log=log).end() == 0, log.read_text()
     assert differing(whole, folder) == []
-    assert "continuing at epoch" in (folder / "log.txt").read_text()
+    assert "resuming at epoch" in (folder / "log.txt").read_text()
 
 
 @pytest.mark.slow
