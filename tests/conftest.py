@@ -1,4 +1,4 @@
-"""Shared by all tests: one thread a process, and the real clips where there are any."""
+"""Shared by all tests: one thread per process, and the real clips where they are available."""
 
 import os
 from pathlib import Path

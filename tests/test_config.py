@@ -44,7 +44,7 @@ def test_an_unknown_key_is_an_error_with_the_nearest_match(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("epochs: many", "epochs = 'many'"),
         ("epochs: 2.5", "epochs = 2.5"),
@@ -59,9 +59,9 @@ def test_an_unknown_key_is_an_error_with_the_nearest_match(tmp_path: Path) -> No
          "d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e]", "more than"),
     ],
 )  # fmt: skip
-def test_bad_files_are_refused_with_a_reason(tmp_path: Path, text: str, words: str) -> None:
+def test_bad_files_are_refused_with_a_reason(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(ValueError, match=words.replace("[", r"\[")):
+    with pytest.raises(ValueError, match=message.replace("[", r"\[")):
         load_config(Train, tmp_path / "run.yaml")
 
 
@@ -120,7 +120,7 @@ class Drawing(Config):
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "message"),
     [
         (["form.shape=circle", "form.radios=2"], "unknown key 'form.radios'; did you mean 'radius'?"),
         (["form.shape=square", "form.radius=2"], "unknown key 'form.radius'; known here: shape, side, head"),
@@ -134,10 +134,10 @@ class Drawing(Config):
         (["form.shape=square", "several=[{shape: circle, radius: 0}]"], "several.0.radius = 0"),
     ],
 )
-def test_faults_inside_unions_are_told_in_the_users_words(overrides: list[str], words: str) -> None:
+def test_faults_inside_unions_are_told_in_the_users_terms(overrides: list[str], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         load_config(Drawing, None, overrides)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_values_that_do_not_fit_together_are_not_all_printed() -> None:

@@ -53,7 +53,7 @@ def assert_same_tensors(actual: dict[str, Tensor], expected: dict[str, Tensor]) 
 
 
 def run(*args: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in args])
+    return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
 @pytest.mark.parametrize("branch", ["online", "target"])

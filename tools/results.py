@@ -145,8 +145,8 @@ def _index(summary: Summary, experiments: dict[str, Experiment]) -> str:
 
 
 def _page(experiment: Experiment) -> str:
-    recorded = [part for part in (experiment.date, experiment.commit and f"commit `{experiment.commit}`") if part]
-    facts = [
+    recorded = [item for item in (experiment.date, experiment.commit and f"commit `{experiment.commit}`") if item]
+    details = [
         f"Machine: {experiment.machine}",
         f"Seeds: {_seeds(experiment.seeds)}",
         f"Recorded: {', '.join(recorded) or 'date unknown'}",
@@ -159,7 +159,7 @@ def _page(experiment: Experiment) -> str:
         "```\n" + "\n".join(experiment.commands) + "\n```",
         "## Setup",
         *experiment.setup,
-        _bullets(facts),
+        _bullets(details),
     ]
     if experiment.tables:
         blocks += ["## Results", *(block for table in experiment.tables for block in _tables(table))]

@@ -41,7 +41,7 @@ def test_doctor_says_whether_all_is_well(tmp_path: Path) -> None:
     assert {"python", "torch", "H.264", "OpenCV TV-L1"} <= {finding["name"] for finding in report["checks"]}
 
 
-def test_doctor_is_unhappy_with_a_place_that_cannot_be_written() -> None:
+def test_doctor_reports_a_folder_that_cannot_be_written() -> None:
     result = run("doctor", "/proc/nowhere", "--json")
     bad = [f for f in json.loads(result.stdout)["checks"] if f["status"] == "error"]
     assert result.returncode == 1 and [finding["name"] for finding in bad] == ["/proc/nowhere"]
@@ -63,7 +63,7 @@ def test_from_videos_to_a_picture(tmp_path: Path) -> None:
     assert broken.returncode == 1 and "v_Archery_g01_c01.mp4 is missing" in broken.stdout
 
 
-def test_wrong_words_are_one_line(tmp_path: Path) -> None:
+def test_wrong_use_is_one_line(tmp_path: Path) -> None:
     for args in (
         ["clips", "info", tmp_path / "no"],
         ["clips", "check", tmp_path],

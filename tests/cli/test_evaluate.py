@@ -55,7 +55,7 @@ def features(clips: Path, folder: Path) -> dict[str, Path]:
 
 
 def run(*args: object) -> Result:
-    return CliRunner().invoke(cli_app.app, [str(word) for word in args])
+    return CliRunner().invoke(cli_app.app, [str(arg) for arg in args])
 
 
 def as_json(*args: object) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def test_wrong_words_are_errors_for_the_user(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     paths = {"CLIPS": clips, "WEIGHTS": small_checkpoint(tmp_path / "w.safetensors")}
-    result = run(*(paths.get(word, word) for word in args))
+    result = run(*(paths.get(arg, arg) for arg in args))
     assert isinstance(result.exception, ValueError | OSError) and message in str(result.exception), result.exception
 
 

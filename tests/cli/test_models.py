@@ -13,7 +13,7 @@ from covid_cmsf.models.checkpoints.formats.coclr import to_coclr
 
 
 def run(app: object, *args: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in args])  # type: ignore[arg-type]
+    return CliRunner().invoke(app, [str(arg) for arg in args])  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_import_writes_a_file_with_what_the_user_said(foreign: Path, tmp_path: P
     assert loaded.projector is not None and loaded.projector.layout.sizes == (256, 8, 4)
 
 
-def test_import_with_surgery_says_so(foreign: Path, tmp_path: Path) -> None:
+def test_import_reports_adapted_channels(foreign: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.safetensors"
     result = run(models.weights_app, "import", foreign, "--out", out, "--channels", "2", "--adapt", "2,1")
     assert "3 -> 2 channels (2,1)" in result.stdout and load_encoder(out).in_channels == 2

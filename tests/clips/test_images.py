@@ -95,15 +95,15 @@ def test_missing_sets_say_where_they_were_sought(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uri", "words"),
+    ("uri", "message"),
     [
         ("/x?clases=a", "unknown option 'clases'; there are classes, per_class"),
         ("/x?root=a", "unknown option 'root'"),
         ("torchvision:X?rot=a", "there are root, download"),
     ],
 )
-def test_typos_in_addresses_are_errors(uri: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_typos_in_addresses_are_errors(uri: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_uri(uri)
 
 

@@ -49,8 +49,8 @@ def test_tables_that_contradict_each_other_are_found(copy: Path) -> None:
     write_failures(copy / "failures.csv", [Failure(records[0].video_id, "open", "?")])
     write_manifest(copy / "manifest.csv", [replace(records[0], class_name="Other", num_flow=3), *records[1:]])
     text = "\n".join(faults(copy))
-    for words in ("'nobody'", "both in the manifest and in failures.csv", "means both", "but 3 flow frames"):
-        assert words in text
+    for message in ("'nobody'", "both in the manifest and in failures.csv", "means both", "but 3 flow frames"):
+        assert message in text
 
 
 def test_the_summary_counts_what_is_there(finished_store: Path) -> None:

@@ -55,7 +55,7 @@ def test_splits_and_failures_come_back_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("damage", "message"),
     [
         (lambda text: text.replace("num_flow", "flows"), "columns are"),
         (lambda text: text.replace(",320,", ",wide,"), "row 2"),
@@ -63,8 +63,8 @@ def test_splits_and_failures_come_back_equal(tmp_path: Path) -> None:
         (lambda text: text + text.splitlines()[1] + "\n", "stands twice"),
     ],
 )
-def test_damaged_tables_are_refused_with_the_place(tmp_path: Path, damage, words: str) -> None:  # type: ignore[no-untyped-def]
+def test_damaged_tables_are_refused_with_the_place(tmp_path: Path, damage, message: str) -> None:  # type: ignore[no-untyped-def]
     write_manifest(tmp_path / "m.csv", [RECORD])
     (tmp_path / "m.csv").write_text(damage((tmp_path / "m.csv").read_text()))
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         read_manifest(tmp_path / "m.csv")

@@ -58,7 +58,7 @@ def test_a_store_can_be_sent_to_another_process(store: ClipStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("modality", "numbers", "words"),
+    ("modality", "numbers", "message"),
     [
         ("rgb", [20], "rgb frames 0 to 19; asked for 20"),
         ("flow", [19], "flow frames 0 to 18; asked for 19"),
@@ -67,8 +67,8 @@ def test_a_store_can_be_sent_to_another_process(store: ClipStore) -> None:
         ("depth", [0], "no modality 'depth'"),
     ],
 )
-def test_wrong_requests_are_explained(store: ClipStore, modality: str, numbers: list[int], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_wrong_requests_are_explained(store: ClipStore, modality: str, numbers: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         store.read(store.records[0], modality, numbers)
 
 

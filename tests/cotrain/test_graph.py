@@ -83,7 +83,7 @@ def test_a_stage_may_extend_a_file_and_the_plan_wins(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "words"),
+    ("stages", "message"),
     [
         ([{"name": "a"}, {"name": "a"}], "two stages have the name 'a'"),
         ([{"name": "a", "init": "b"}, {"name": "b"}], "needs 'b', which is not an earlier stage"),
@@ -92,8 +92,8 @@ def test_a_stage_may_extend_a_file_and_the_plan_wins(tmp_path: Path) -> None:
         ([{"name": "a", "weights": "gone.pt", "modality": "rgb"}], "no weights file gone.pt"),
     ],
 )
-def test_invalid_stages_are_refused(tmp_path: Path, stages: list[dict[str, Any]], words: str) -> None:
-    with pytest.raises((ValueError, FileNotFoundError), match=words):
+def test_invalid_stages_are_refused(tmp_path: Path, stages: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         graph(write(tmp_path / "plan.yaml", stages))
 
 

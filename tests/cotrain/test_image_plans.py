@@ -66,14 +66,15 @@ def test_a_plan_can_be_evaluated_on_other_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"), [("clips={tmp}/sett", "sett"), ("clips={tmp}/set evaluation.split=second", "no split 'second'")]
+    ("wrong", "message"),
+    [("clips={tmp}/sett", "sett"), ("clips={tmp}/set evaluation.split=second", "no split 'second'")],
 )
-def test_the_images_of_the_evaluation_are_checked_before_training(tmp_path: Path, wrong: str, words: str) -> None:
+def test_the_images_of_the_evaluation_are_checked_before_training(tmp_path: Path, wrong: str, message: str) -> None:
     images = make_image_folder(tmp_path / "set")
     values = {"defaults": {"clips": str(images), **DEFAULTS}, "stages": [{"name": "xent", "method": {"name": "xent"}}]}
     plan, out = tmp_path / "plan.yaml", tmp_path / "out"
     plan.write_text(yaml.safe_dump(values))
     changes = f"evaluation.{wrong.format(tmp=tmp_path)}".split()
     done = CliRunner().invoke(app, ["cotrain", str(plan), *changes, "--out", str(out)])
-    assert isinstance(done.exception, ValueError | OSError) and words in str(done.exception)
+    assert isinstance(done.exception, ValueError | OSError) and message in str(done.exception)
     assert not out.exists()

@@ -67,7 +67,7 @@ def test_baselines_come_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"rounds": 0}, "needs stages, or a number of rounds"),
         ({"pretrain": {}}, "rounds need `pretrain`"),
@@ -82,8 +82,8 @@ def test_baselines_come_first() -> None:
         ({"stages": [{"name": "a", "weights": "x", "modality": "rgb", "epochs": 3}]}, "is not trained"),
     ],
 )
-def test_invalid_plans_are_refused(changes: dict[str, object], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_invalid_plans_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         stages(**changes)
 
 

@@ -1,4 +1,4 @@
-"""Clips and features that tests make up: small, quick, and with classes that can be told apart."""
+"""Synthetic clips and features: small, quick, and with separable classes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,7 +58,7 @@ class SyntheticClips(Clips):
 
 
 def small_encoder(modality: str = "rgb", *, seed: int = 0, name: str = "s3d_tiny") -> tuple[Encoder, EvalModel]:
-    """An encoder whose batch norms have moved, as a subject."""
+    """An encoder whose batch norms have moved, ready to be evaluated."""
     size = (1, 32, 32) if modality == "frame" else SIZE
     encoder, metadata = create_random_encoder(name, modality=modality, seed=seed, input_size=size)
     noise = torch.randn(8, encoder.in_channels, *size, generator=torch.Generator().manual_seed(seed))
@@ -67,7 +67,7 @@ def small_encoder(modality: str = "rgb", *, seed: int = 0, name: str = "s3d_tiny
             module.momentum = None
     with torch.no_grad():
         encoder.train()(noise)
-    return encoder, EvalModel(freeze_(encoder), metadata, "made up")
+    return encoder, EvalModel(freeze_(encoder), metadata, "synthetic")
 
 
 def small_checkpoint(path: Path, modality: str = "rgb", *, seed: int = 0, name: str = "s3d_tiny") -> Path:
@@ -103,7 +103,7 @@ def synthetic_features(
          "size": 8, "num_windows": 1}
     )  # fmt: skip
     provenance = Provenance(
-        fingerprint=f"f{seed}", encoder="none", origin="made up", checkpoint_sha256="", weights_sha256=f"w{seed}",
+        fingerprint=f"f{seed}", encoder="none", origin="synthetic", checkpoint_sha256="", weights_sha256=f"w{seed}",
         branch="online", eval_protocol=eval_protocol, store_sha256="s", split="1", precision="fp32",
         device="cpu", batch_size=1,
         software="test",

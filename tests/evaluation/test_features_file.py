@@ -55,7 +55,7 @@ def test_another_kind_of_file_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda header, _: header["provenance"].update(format=3), "has format 3; this version reads format 2"),
         (lambda header, _: header.pop("provenance"), "no `provenance`"),
@@ -71,8 +71,8 @@ def test_another_kind_of_file_is_said(tmp_path: Path) -> None:
         (lambda _, tensors: tensors["features"][5, 0].fill_(float("inf")), "not finite"),
     ],
 )
-def test_what_does_not_hold_together_is_said(path: Path, change: object, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_what_does_not_hold_together_is_said(path: Path, change: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         load_features(rewritten(path, change))
 
 

@@ -91,9 +91,9 @@ def test_the_probe_is_deterministic_and_refits_on_all_of_train() -> None:
     assert evaluate_linear(features) == evaluate_linear(features)
     train, test = (subset_indices(features.videos, name) for name in ("train", "test"))
     probe = train_probe(features, train, test)
-    known, asked = standardize(features.features[train], features.features[train], features.features[test])
-    refitted = fit_logistic(known, features.videos.labels[train], probe.details["penalty"])
-    assert torch.allclose(refitted.probabilities(asked, 4), probe.probabilities)
+    gallery, queries = standardize(features.features[train], features.features[train], features.features[test])
+    refitted = fit_logistic(gallery, features.videos.labels[train], probe.details["penalty"])
+    assert torch.allclose(refitted.probabilities(queries, 4), probe.probabilities)
 
 
 def test_classes_that_were_not_seen_have_probability_zero() -> None:

@@ -1,4 +1,4 @@
-"""How videos are shown: cards, protocols, windows, crops."""
+"""Evaluation protocols: metadata, windows, crops."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_the_card_says_how_to_show_and_the_user_knows_better() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "options", "words"),
+    ("changes", "options", "message"),
     [
         ({"modality": "unknown"}, {}, "give one of rgb, flow, rgbdiff, frame"),
         ({}, {"modality": "sound"}, "unknown modality 'sound'"),
@@ -43,8 +43,8 @@ def test_the_card_says_how_to_show_and_the_user_knows_better() -> None:
         ({}, {"size": 4}, "greater than or equal to 8"),
     ],
 )
-def test_what_cannot_be_shown_is_an_error(changes: dict, options: dict, words: str) -> None:  # type: ignore[type-arg]
-    with pytest.raises(ValueError, match=words):
+def test_what_cannot_be_shown_is_an_error(changes: dict, options: dict, message: str) -> None:  # type: ignore[type-arg]
+    with pytest.raises(ValueError, match=message):
         build_eval_protocol(metadata(**changes), **options)
 
 

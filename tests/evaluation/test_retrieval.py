@@ -40,7 +40,7 @@ def test_neighbors_are_those_of_a_double_loop(num_gallery: int, k: int) -> None:
 @pytest.mark.parametrize("k", [1, 4, 60])
 def test_equal_rows_are_ordered_by_index(k: int) -> None:
     few = unit(9, 16)
-    gallery = few[torch.randint(9, (700,), generator=torch.Generator().manual_seed(0))]  # each stands there many times
+    gallery = few[torch.randint(9, (700,), generator=torch.Generator().manual_seed(0))]  # each many times
     queries = torch.cat([few[:3], unit(3, 16, seed=5)])
     expected = nearest_twin(queries, gallery, k)
     for block_size in (None, 1, 4, 6):
@@ -193,14 +193,14 @@ def test_knn_is_that_of_loops() -> None:
     result = evaluate_knn(features, num_neighbors=[1, 3, 20])
     train = torch.tensor([subset == "train" for subset in features.videos.subsets])
     gallery, queries = center_and_normalize(features.features[train], features.features[~train], "train")
-    labels, asked = features.videos.labels[train].tolist(), features.videos.labels[~train].tolist()
+    labels, query_labels = features.videos.labels[train].tolist(), features.videos.labels[~train].tolist()
     for k in (1, 3, 20):
         right = 0
-        for neighbors, label in zip(nearest_twin(queries, gallery, k), asked, strict=True):
+        for neighbors, label in zip(nearest_twin(queries, gallery, k), query_labels, strict=True):
             votes = [labels[i] for i in neighbors]
             counts = Counter(votes)
             right += label == max(counts, key=lambda one: (counts[one], -votes.index(one)))
-        assert result.top1[k] == pytest.approx(100 * right / len(asked))
+        assert result.top1[k] == pytest.approx(100 * right / len(query_labels))
     assert result.top1[1] == pytest.approx(evaluate_retrieval(features).recall[1])
     with pytest.raises(ValueError, match="numbers from 1 to 32"):
         evaluate_knn(features, num_neighbors=[33])

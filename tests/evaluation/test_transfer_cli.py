@@ -47,16 +47,16 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(whole.app, ["evaluate", "transfer", *map(str, words)])
+def run(*args: object) -> Result:
+    return CliRunner().invoke(whole.app, ["evaluate", "transfer", *map(str, args)])
 
 
 def test_from_pictures_to_the_papers_row(weights: Path, own: Path, tmp_path: Path) -> None:
     WRITERS["dtd"](tmp_path / "data")
     out = tmp_path / "out"
-    words = [weights, "--datasets", f"{own},dtd", "--root", tmp_path / "data", "--trials", 4, "--out", out]
-    words += ["--workers", 0, "--device", "cpu"]
-    result = run(*words, "--json")
+    args = [weights, "--datasets", f"{own},dtd", "--root", tmp_path / "data", "--trials", 4, "--out", out]
+    args += ["--workers", 0, "--device", "cpu"]
+    result = run(*args, "--json")
     assert result.exit_code == 0, result.output
     values = json.loads(result.stdout)
     assert list(values["values"]) == ["dtd", "own"] and values["mean_over"] == "dtd, own"
@@ -68,30 +68,30 @@ def test_from_pictures_to_the_papers_row(weights: Path, own: Path, tmp_path: Pat
     features = load_features(out / "own" / "features.safetensors")
     assert features.provenance.eval_protocol.modality == "frame" and len(features.videos) == 26
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/*")}
-    table = run(*words)
+    table = run(*args)
     assert table.exit_code == 0 and "DTD" in table.stdout and "Mean: of dtd, own" in table.stdout
     assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/*")}, "something was made again"
     other = small_checkpoint(tmp_path / "other.safetensors", "frame", seed=1, name="r18")
-    refused = run(other, *words[1:])
+    refused = run(other, *args[1:])
     assert isinstance(refused.exception, FileExistsError) and "--force" in str(refused.exception)
-    assert run(other, *words[1:], "--force").exit_code == 0
+    assert run(other, *args[1:], "--force").exit_code == 0
 
 
 def test_a_stopped_command_continues_to_the_same_result(
     weights: Path, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--datasets", own, "--trials", 4, "--workers", 0, "--device", "cpu", "--json", "--out"]
-    straight = run(weights, *words, tmp_path / "straight")
+    args = ["--datasets", own, "--trials", 4, "--workers", 0, "--device", "cpu", "--json", "--out"]
+    straight = run(weights, *args, tmp_path / "straight")
 
     def stopped(*rows: object, **options: object) -> object:
         search(*rows, **{**options, "num_trials": 2})  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(evaluate_module, "search", stopped)
-    assert run(weights, *words, tmp_path / "out").exit_code != 0
+    assert run(weights, *args, tmp_path / "out").exit_code != 0
     assert not (tmp_path / "out" / "own" / "result.json").exists()
     monkeypatch.setattr(evaluate_module, "search", search)
-    assert run(weights, *words, tmp_path / "out").stdout == straight.stdout
+    assert run(weights, *args, tmp_path / "out").stdout == straight.stdout
 
 
 def test_a_damaged_picture_is_listed_and_the_exit_code_is_3(weights: Path, own: Path, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_damaged_picture_is_listed_and_the_exit_code_is_3(weights: Path, own: 
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("args", "message"),
     [
         (["--datasets", "imagenet", "--root", "."], "unknown data set 'imagenet'; choose from food101"),
         (["--datasets", "dtd"], "--root is needed"),
@@ -116,11 +116,11 @@ def test_a_damaged_picture_is_listed_and_the_exit_code_is_3(weights: Path, own: 
     ],
 )
 def test_wrong_use_is_said_before_anything_is_computed(
-    weights: Path, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+    weights: Path, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    result = run(weights, *(str(own) if word == "OWN" else word for word in words), "--out", tmp_path / "out")
+    result = run(weights, *(str(own) if arg == "OWN" else arg for arg in args), "--out", tmp_path / "out")
     assert result.exit_code != 0
     with pytest.raises((ValueError, OSError), match=message):
         raise result.exception  # type: ignore[misc]

@@ -95,20 +95,20 @@ def test_accuracies_equal_their_slow_twins() -> None:
 
 
 def test_rows_are_normalized_with_what_the_learned_rows_have() -> None:
-    learned, asked = noisy_classes(40, 5, 3), noisy_classes(10, 5, 3, seed=1)
-    assert normalize_features("none", learned, asked) == (learned, asked)
-    unit = normalize_features("unit", learned, asked)
-    for before, after in zip((learned, asked), unit, strict=True):
+    train, test = noisy_classes(40, 5, 3), noisy_classes(10, 5, 3, seed=1)
+    assert normalize_features("none", train, test) == (train, test)
+    unit = normalize_features("unit", train, test)
+    for before, after in zip((train, test), unit, strict=True):
         for i, row in enumerate(before.features):
             assert torch.allclose(after.features[i], row / sum(float(value) ** 2 for value in row) ** 0.5)
-    known, other = normalize_features("standardize", learned, asked)
+    standardized, other = normalize_features("standardize", train, test)
     for column in range(5):
         values = unit[0].features[:, column].numpy()
         deviation = (values.var() + 1e-5) ** 0.5
-        assert np.allclose(known.features[:, column], (values - values.mean()) / deviation)
+        assert np.allclose(standardized.features[:, column], (values - values.mean()) / deviation)
         assert np.allclose(other.features[:, column], (unit[1].features[:, column].numpy() - values.mean()) / deviation)
     with pytest.raises(ValueError, match="unknown way to normalize 'l2'; choose from none, unit, standardize"):
-        normalize_features("l2", learned, asked)
+        normalize_features("l2", train, test)
 
 
 def test_raw_rows_are_means_of_windows_as_the_backbone_gives_them() -> None:

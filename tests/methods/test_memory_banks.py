@@ -1,4 +1,4 @@
-"""Two banks: main in one, those with a known label in the other, and both know where a batch stands."""
+"""Two banks: every sample in the main one, those with a label in the other, and the indices of a batch in both."""
 
 import pytest
 import torch
@@ -59,8 +59,8 @@ def test_without_a_second_bank_there_is_none() -> None:
 
 def test_rows_of_some_examples() -> None:
     indices = BankIndices(torch.arange(4), torch.tensor([-1, 5, -1, 6]))
-    part = indices.select(torch.tensor([False, True, True, False]))
-    assert part.main.tolist() == [1, 2] and part.labeled is not None and part.labeled.tolist() == [5, -1]
+    selected = indices.select(torch.tensor([False, True, True, False]))
+    assert selected.main.tolist() == [1, 2] and selected.labeled is not None and selected.labeled.tolist() == [5, -1]
     assert BankIndices(torch.arange(4)).select(slice(1, 3)).labeled is None
 
 

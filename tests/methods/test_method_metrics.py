@@ -59,17 +59,17 @@ def test_purity_with_and_without_a_guide_equals_loops(k: int, siblings: bool) ->
     w = make_scenario()
     assert w.batch.target is not None and w.batch.guides is not None
     watched = DIAGNOSTIC_K if k in (1, "all") else k
-    targets, guide, free, near, vouched, chosen = w.batch.target, w.batch.guides["guide_a"], [], [], [], []
+    targets, guide, free, near, candidates, chosen = w.batch.target, w.batch.guides["guide_a"], [], [], [], []
     for i in range(B):
         indices = allowed(method, w, i)
         free.append(nearest_indices(targets[i], w.bank, "target", indices, watched))
         near.append(nearest_indices(targets[i], w.bank, "target", indices, 9))
-        vouched.append(nearest_indices(guide[i], w.bank, "guide_a", indices, 9))
-        chosen.append(nearest_indices(targets[i], w.bank, "target", vouched[i], watched))
-    shared = sum(len(set(a) & set(b)) for a, b in zip(near, vouched, strict=True)) / sum(map(len, near))
+        candidates.append(nearest_indices(guide[i], w.bank, "guide_a", indices, 9))
+        chosen.append(nearest_indices(targets[i], w.bank, "target", candidates[i], watched))
+    shared = sum(len(set(a) & set(b)) for a, b in zip(near, candidates, strict=True)) / sum(map(len, near))
     own = own_indices(w)
     slow = {"purity_free": slow_purity(w, free, own=own), "purity": slow_purity(w, chosen, own=own)}
-    slow |= {"purity_candidates": slow_purity(w, vouched, own=own), "agreement": shared}
+    slow |= {"purity_candidates": slow_purity(w, candidates, own=own), "agreement": shared}
     assert method.build().compute_metrics(w.batch, w.banks) == pytest.approx(slow)
 
 

@@ -80,9 +80,9 @@ SHIFTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", SHIFTS)
 def test_mean_shift_equals_a_double_loop(name: str) -> None:
-    options, facts = SHIFTS[name]
+    options, scenario = SHIFTS[name]
     for k, target, siblings, pushed in itertools.product([1, 3, 100, "all"], [True, False], [True, False], [9, 55]):
-        w = make_scenario(pushed=pushed, seed=pushed, **facts)
+        w = make_scenario(pushed=pushed, seed=pushed, **scenario)
         method = ShiftSpec(k=k, include_target=target, include_siblings=siblings, **options)  # type: ignore[arg-type]
         check(losses(method.build(), w), slow_shift(method, w))
 

@@ -24,7 +24,7 @@ def slow(queries: torch.Tensor, bank: torch.Tensor, k: int, allowed: torch.Tenso
 
 
 def listed(indices: torch.Tensor) -> list[list[int]]:
-    """Rows (B, K) without the -1, which stand at the end."""
+    """Rows (B, K) without the -1, which are at the end."""
     lists = [[j for j in row if j >= 0] for row in indices.tolist()]
     assert all(row[: len(kept)] == kept for row, kept in zip(indices.tolist(), lists, strict=True))
     return lists

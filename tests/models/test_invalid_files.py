@@ -42,25 +42,25 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("contents", "words"),
+    ("contents", "message"),
     [
         (b"", r"is empty \(0 bytes\)"),
-        (b"hello, these are words", r"is not a weights file: it starts with b'hello"),
+        (b"hello, these are letters", r"is not a weights file: it starts with b'hello"),
         (b"<!DOCTYPE html><html>404</html>", "looks like a web page, so the download failed"),
         (b"\x80\x02}q", "truncated or damaged torch file|not a torch file"),
         (b"PK\x03\x04 and then nothing", "truncated or damaged torch file"),
         (b"\x10\x00\x00\x00\x00\x00\x00\x00{", "truncated or damaged safetensors file"),
     ],
 )
-def test_files_that_are_no_weights(tmp_path: Path, contents: bytes, words: str) -> None:
+def test_files_that_are_no_weights_are_refused(tmp_path: Path, contents: bytes, message: str) -> None:
     (tmp_path / "x.pth").write_bytes(contents)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         load_encoder(tmp_path / "x.pth")
 
 
 @pytest.mark.parametrize("kind", ["zip", "old torch", "safetensors"])
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.99])
-def test_truncated_files(tmp_path: Path, kind: str, kept: float) -> None:
+def test_truncated_files_are_refused(tmp_path: Path, kind: str, kept: float) -> None:
     path = tmp_path / "x.weights"
     if kind == "safetensors":
         save_encoder(path, create_encoder("s3d_tiny"), metadata())
@@ -161,14 +161,14 @@ def test_a_file_without_a_head_cannot_give_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [("{", "not JSON"), ("[1]", "must be a mapping"), ('{"format": 2}', "has format 2; this version reads format 1"),
      ('{"encoder": "s3d_tiny"}', "'in_channels' is missing")],
 )  # fmt: skip
-def test_bad_cards_in_our_files(tmp_path: Path, text: str, words: str) -> None:
+def test_bad_metadata_in_our_files_is_refused(tmp_path: Path, text: str, message: str) -> None:
     state = {f"encoder.{key}": value.contiguous() for key, value in TINY.items()}
     save_file(state, tmp_path / "x.safetensors", metadata={"covid_cmsf": text})
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         load_encoder(tmp_path / "x.safetensors")
 
 

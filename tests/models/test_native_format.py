@@ -1,4 +1,4 @@
-"""Our exchange format and the contract of training checkpoints, over the whole zoo; surgery; export."""
+"""Our exchange format and the contract of training checkpoints, over the whole zoo; channel adaptation; export."""
 
 import json
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "x.safetensors").read_bytes() == before and len(list(tmp_path.iterdir())) == 1
 
 
-def test_mean_surgery_keeps_the_response_to_equal_channels() -> None:
+def test_mean_adaptation_keeps_the_response_to_equal_channels() -> None:
     weight = torch.randn(4, 3, 1, 5, 5, dtype=torch.float64)
     value = torch.randn(1, 1, 2, 8, 8, dtype=torch.float64)
     for new in (1, 2, 5):
@@ -125,7 +125,7 @@ def test_picking_channels_and_back_is_exact_for_coclrs_flow() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_surgery_happens_only_when_asked_for_and_is_reported(tmp_path: Path, name: str) -> None:
+def test_channels_are_adapted_only_on_request_and_it_is_reported(tmp_path: Path, name: str) -> None:
     encoder = random_encoder(name)
     save_encoder(tmp_path / "x.safetensors", encoder, make_metadata(encoder))
     with pytest.raises(ValueError, match="has 3 input channels and 2 were asked for"):
@@ -138,11 +138,11 @@ def test_surgery_happens_only_when_asked_for_and_is_reported(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("how", "message"),
     [("3,1", "'3' is not one of the file's channels 0 to 2"), ("2", "picks 1 channels"), ("x,y", "'x' is not")],
 )
-def test_bad_surgery_says_what_would_be_accepted(how: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_an_impossible_adaptation_says_what_would_be_accepted(how: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         adapt_channels(torch.ones(1, 3, 1, 1, 1), 2, how)
 
 

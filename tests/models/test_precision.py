@@ -43,6 +43,6 @@ def test_compiled_encoder_keeps_its_keys_and_its_numbers() -> None:
 @pytest.mark.slow
 def test_the_step_benchmark_prints_its_ratios() -> None:
     tool = Path(__file__).parents[2] / "tools" / "benchmark.py"
-    words = ("step", "--size", "8x32x32", "--repeats", "1", "--threads", "1", "--json")
-    done = subprocess.run([sys.executable, str(tool), *words], capture_output=True, text=True, check=True)
+    args = ("step", "--size", "8x32x32", "--repeats", "1", "--threads", "1", "--json")
+    done = subprocess.run([sys.executable, str(tool), *args], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["channels_last_fused_adam_ratio"] > 0

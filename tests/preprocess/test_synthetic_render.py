@@ -1,4 +1,4 @@
-"""What is in the pictures: motions, shapes, looks by group, shots by clip."""
+"""What is in the pictures: motions, shapes, appearance by group, trajectory by clip."""
 
 import cv2
 import numpy as np

@@ -30,8 +30,8 @@ def install_chromium() -> str | None:
         if find_chromium():
             return None
         try:
-            for words in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
-                subprocess.run(["apt-get", *words], check=True, capture_output=True, timeout=INSTALL_SECONDS)
+            for args in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
+                subprocess.run(["apt-get", *args], check=True, capture_output=True, timeout=INSTALL_SECONDS)
         except (subprocess.SubprocessError, OSError) as error:
             return f"no Chromium here, and apt-get could not install it: {error}"
     return None

@@ -64,8 +64,8 @@ def print_times(out: Path, repeats: int = 5) -> None:
             ready.append(page.evaluate(READY) / 1000)
             page.close()
         browser.close()
-    for words, times in (("page stands", ready), ("first chart drawn", drawn)):
-        print(f"  {words}: median {statistics.median(times):.2f} s, worst {max(times):.2f} s of {repeats}")
+    for event, times in (("page ready", ready), ("first chart drawn", drawn)):
+        print(f"  {event}: median {statistics.median(times):.2f} s, worst {max(times):.2f} s of {repeats}")
 
 
 if __name__ == "__main__":

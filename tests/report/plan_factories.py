@@ -1,4 +1,4 @@
-"""Folders of plans as `covid-cmsf cotrain` leaves them, made up in a moment: nothing is trained."""
+"""Folders of plans as `covid-cmsf cotrain` leaves them, written in a moment: nothing is trained."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ QUALITY = {"start": 3.0, "control": 2.5, "round": 1.8}  # noise of the features
 
 
 def make_clips(root: Path, *, num_classes: int = 4, num_sources: int = 6, failures: int = 2) -> Path:
-    """A clip store with the videos of `made_up_features`, renamed; returns its folder."""
+    """A clip store with the videos of `synthetic_features`, renamed; returns its folder."""
     features = synthetic_features(num_classes, num_sources)
     records = records_of(features)
     for number, record in enumerate(records):
@@ -50,7 +50,7 @@ def make_clips(root: Path, *, num_classes: int = 4, num_sources: int = 6, failur
         write_video(clip_path(root, "rgb", record.video_id), frames)
         both = np.concatenate([frames[1:], frames[1:]], axis=1)  # x above y
         write_video(clip_path(root, "flow", record.video_id), both)
-    flow = FlowInfo(backend="made up", version="1", parameters={}, bound=20.0)
+    flow = FlowInfo(backend="synthetic", version="1", parameters={}, bound=20.0)
     info = StoreInfo(modalities=("rgb", "flow"), short_edge=36, max_frames=0, quality=18, flow=flow)
     (root / "store.json").write_text(info_to_json(info), encoding="utf-8")
     write_manifest(root / "manifest.csv", records)
@@ -146,7 +146,7 @@ def finish_stage(stage: Stage, sizes: dict[str, int]) -> None:
     retrieval, linear = evaluate_retrieval(features), evaluate_linear(features)
     (stage.folder / "retrieval.json").write_text(json.dumps(asdict(retrieval)), encoding="utf-8")
     (stage.folder / "linear.json").write_text(json.dumps(asdict(linear)), encoding="utf-8")
-    guides = {"guide_rgb": {"description": "made up", "sha256": "ab" * 32}} if stage.spec.guides else {}
+    guides = {"guide_rgb": {"description": "synthetic", "sha256": "ab" * 32}} if stage.spec.guides else {}
     summary = {"progress": {"seconds": 20.0 + stage.number}, "guides": guides}
     (stage.folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     (stage.folder / "checkpoints").mkdir(exist_ok=True)

@@ -56,8 +56,8 @@ def test_what_was_computed_is_kept_until_its_file_changes(tmp_path: Path) -> Non
 
 
 def test_commands_are_as_one_would_type_them() -> None:
-    words = ["/venv/bin/covid-cmsf", "train", "a b", "x={y: 1}"]
-    assert shell_command(words) == "covid-cmsf train 'a b' 'x={y: 1}'"
+    args = ["/venv/bin/covid-cmsf", "train", "a b", "x={y: 1}"]
+    assert shell_command(args) == "covid-cmsf train 'a b' 'x={y: 1}'"
     assert (
         shell_command(["/x/covid_cmsf/__main__.py", "doctor"]) == "python -m covid_cmsf doctor"
         and shell_command([]) == ""
@@ -66,8 +66,8 @@ def test_commands_are_as_one_would_type_them() -> None:
 
 def test_the_command_writes_a_folder_that_holds_everything(plan: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
-    words = ["report", str(plan), "--out", str(out), "--queries", "5", "--neighbors", "3"]
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    args = ["report", str(plan), "--out", str(out), "--queries", "5", "--neighbors", "3"]
+    done = CliRunner().invoke(app, args, catch_exceptions=False)
     assert done.exit_code == 0 and "index.html" in done.output and "note" not in done.output
     assert read_metadata(out)["paths"] == [str(plan)]
     report = values_in(out / "data" / "report.js")
@@ -80,7 +80,7 @@ def test_the_command_writes_a_folder_that_holds_everything(plan: Path, tmp_path:
     for files in gallery["pictures"]:
         assert (out / report["pictures"] / files[0]).is_file() or not files[0]
     assert all(gallery["pictures"][query] == [f for f in gallery["pictures"][query] if f] for query in gallery["shown"])
-    again = CliRunner().invoke(app, words, catch_exceptions=False)
+    again = CliRunner().invoke(app, args, catch_exceptions=False)
     assert again.exit_code == 0
 
 

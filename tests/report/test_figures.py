@@ -18,7 +18,7 @@ from tests.factories import make_image_folder
 N, D = 90, 6
 
 
-def made_up(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str]]:
+def noisy_features(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str]]:
     """Features near their true class's axis, labels of which a third are wrong, and names."""
     generator = torch.Generator().manual_seed(seed)
     true = torch.arange(N) % 3
@@ -29,7 +29,7 @@ def made_up(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, li
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_are_the_nearest_of_the_same_seen_label(seed: int) -> None:
-    features, seen, true, names = made_up(seed)
+    features, seen, true, names = noisy_features(seed)
     correct, wrong, drawn = gallery_rows(features, seen, true, names, num_neighbors=5, seed=seed)
     label = correct.neighbors[0].noisy_label
     for row in (correct, wrong):
@@ -48,7 +48,7 @@ def test_rows_are_the_nearest_of_the_same_seen_label(seed: int) -> None:
 
 
 def test_without_noise_there_is_nothing_to_show() -> None:
-    features, _, true, names = made_up()
+    features, _, true, names = noisy_features()
     with pytest.raises(ValueError, match="is there any noise"):
         gallery_rows(features, true, true, names)
     with pytest.raises(ValueError, match="label 7 has no right image"):
@@ -105,8 +105,8 @@ def test_the_gallery_of_a_run_is_drawn_from_its_files(tmp_path: Path) -> None:
         ["extract", run / "checkpoints" / "last.pt", root, "--out", run / "features.safetensors", "--workers", 0],
         ["figures", "neighbors", run, "--num-images", 4, "--out", out],
     ]
-    for words in steps:
-        done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    for args in steps:
+        done = CliRunner().invoke(app, [str(arg) for arg in args], catch_exceptions=False)
         assert done.exit_code == 0, done.output
     assert "same true class: correct" in done.output.replace("\n", " ")
     picture = matplotlib.image.imread(out)

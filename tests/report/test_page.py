@@ -57,9 +57,9 @@ class ClipCollections:
                 "id => [...document.querySelectorAll(`#${id} .chart`)].every((one) => one.dataset.drawn)", arg=section
             )
 
-    def report(self, words: str) -> Any:
+    def report(self, script: str) -> Any:
         """The value of an expression in the page."""
-        return self.page.evaluate(words)
+        return self.page.evaluate(script)
 
     def choose(self, section: str, label: str, option: str) -> None:
         """Picks an option by its value."""

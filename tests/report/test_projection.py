@@ -30,11 +30,11 @@ def test_features_of_one_value_have_a_map_too() -> None:
 
 
 def test_umap_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = {}
+    umap_options = {}
 
     class Umap:
         def __init__(self, **options: object) -> None:
-            asked.update(options)
+            umap_options.update(options)
 
         def fit_transform(self, rows: np.ndarray) -> np.ndarray:
             return rows[:, :2]
@@ -45,7 +45,7 @@ def test_umap_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "umap", module)
     rows = torch.randn(10, 4)
     assert has_umap() and torch.equal(umap_projection(rows, seed=5), rows[:, :2])
-    assert asked["metric"] == "cosine" and asked["random_state"] == 5 and asked["n_neighbors"] == 9
+    assert umap_options["metric"] == "cosine" and umap_options["random_state"] == 5 and umap_options["n_neighbors"] == 9
 
 
 def test_without_umap_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

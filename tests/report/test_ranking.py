@@ -30,7 +30,7 @@ def test_neighbors_are_those_of_a_slow_search() -> None:
     features = synthetic_features(3, 6, noise=2.0)
     ranking = rank_queries(features)
     subsets, labels = features.videos.subsets, features.videos.labels.tolist()
-    train = [i for i, part in enumerate(subsets) if part == "train"]
+    train = [i for i, subset in enumerate(subsets) if subset == "train"]
     mean = features.features[train].double().mean(0)
     unit = torch.nn.functional.normalize(features.features.double() - mean, dim=1)
     for place, query in enumerate(ranking.queries.tolist()):
@@ -44,14 +44,14 @@ def test_neighbors_are_those_of_a_slow_search() -> None:
 
 def test_cosines_do_not_depend_on_the_block_size() -> None:
     generator = torch.Generator().manual_seed(0)
-    asked, known = torch.randn(7, 4, generator=generator), torch.randn(9, 4, generator=generator)
+    queries, gallery = torch.randn(7, 4, generator=generator), torch.randn(9, 4, generator=generator)
     found = torch.randint(0, 9, (7, 3), generator=generator)
-    slow = [[float(asked[q] @ known[found[q, k]]) for k in range(3)] for q in range(7)]
+    slow = [[float(queries[q] @ gallery[found[q, k]]) for k in range(3)] for q in range(7)]
     for block_size in (1, 3, 100):
-        assert torch.allclose(cosines(asked, known, found, block_size=block_size), torch.tensor(slow), atol=1e-6)
+        assert torch.allclose(cosines(queries, gallery, found, block_size=block_size), torch.tensor(slow), atol=1e-6)
 
 
-def test_outcomes() -> None:
+def test_outcomes_compare_before_and_after() -> None:
     assert [outcome(a, b) for a, b in itertools.product([False, True], repeat=2)] == [
         *("wrong", "improved", "hurt", "right")
     ]

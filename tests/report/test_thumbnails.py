@@ -79,11 +79,11 @@ def test_what_does_not_fit_is_left_out_last_first(clips: Path, tmp_path: Path) -
 
 
 def test_a_video_that_cannot_be_read_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_up = SyntheticClips(broken=[2])
-    monkeypatch.setattr("covid_cmsf.report.thumbnails.open_clips", lambda address: made_up)
-    wanted = [ThumbnailKey("made up", record.video_id, "flow") for record in made_up.records[:4]]
+    clips = SyntheticClips(broken=[2])
+    monkeypatch.setattr("covid_cmsf.report.thumbnails.open_clips", lambda address: clips)
+    wanted = [ThumbnailKey("synthetic", record.video_id, "flow") for record in clips.records[:4]]
     pictures = make_thumbnails(wanted, ClipCollections(), tmp_path, budget=PLENTY)
-    assert len(pictures.made) == 3 and pictures.failures == [f"{made_up.records[2].video_id} (flow): damaged"]
+    assert len(pictures.made) == 3 and pictures.failures == [f"{clips.records[2].video_id} (flow): damaged"]
 
 
 def test_clips_out_of_reach_have_a_reason_and_no_pictures(tmp_path: Path, clips: Path) -> None:
@@ -106,9 +106,9 @@ def test_samples_are_of_all_classes(clips: Path) -> None:
 
 
 def test_facts_of_a_store_and_of_other_clips() -> None:
-    facts = summarize_dataset(SyntheticClips(num_classes=3, num_sources=4))
-    assert facts["num_videos"] == 24 and facts["subsets"] == {"1": {"test": 6, "train": 18}}
-    assert facts["classes"]["c1"]["1"] == {"test": 2, "train": 6}
+    summary = summarize_dataset(SyntheticClips(num_classes=3, num_sources=4))
+    assert summary["num_videos"] == 24 and summary["subsets"] == {"1": {"test": 6, "train": 18}}
+    assert summary["classes"]["c1"]["1"] == {"test": 2, "train": 6}
 
 
 def test_facts_of_a_damaged_store_say_so(clips: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ CONTEXT.set_forkserver_preload([__name__])
 
 
 class Command:
-    """One `covid-cmsf ...`, under way."""
+    """One running `covid-cmsf ...`."""
 
     def __init__(self, *args: object, log: Path, environment: Mapping[str, str] | None = None) -> None:
         self.log = log
@@ -60,11 +60,11 @@ def write_config_file(chosen: TrainConfig, path: Path) -> Path:
     return path
 
 
-def _main(words: list[str], log: str, environment: dict[str, str]) -> None:
+def _main(args: list[str], log: str, environment: dict[str, str]) -> None:
     os.environ.update(environment)
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
     add_toy()
-    sys.argv = ["covid-cmsf", *words]
+    sys.argv = ["covid-cmsf", *args]
     covid_cmsf.cli.app.main()

@@ -35,8 +35,8 @@ METHODS: dict[str, set[str]] = {
 CMSF: dict[str, Any] = {"name": "cmsf", "bank_size": 16, "k": 2, "num_candidates": 4}
 
 
-def train(config: Path, out: Path, *words: str) -> None:
-    done = CliRunner().invoke(app, ["train", str(config), f"--out={out}", *words], catch_exceptions=False)
+def train(config: Path, out: Path, *args: str) -> None:
+    done = CliRunner().invoke(app, ["train", str(config), f"--out={out}", *args], catch_exceptions=False)
     assert done.exit_code == 0, done.output
 
 

@@ -35,7 +35,7 @@ def targets(module: nn.Module, view: torch.Tensor, *, groups: int, shuffle: bool
 def test_every_group_has_statistics_of_its_own(groups: int) -> None:
     view, module = torch.randn(8, 2, 3), network(batch_norm=True)
     raw = module[1](view.flatten(1))  # type: ignore[index]
-    expected = torch.cat([normalized(part) for part in raw.chunk(groups)])
+    expected = torch.cat([normalized(group) for group in raw.chunk(groups)])
     assert torch.allclose(forward_in_groups(module, view, groups), expected, atol=1e-5)
 
 
@@ -80,9 +80,9 @@ def test_train_mode_sets_batch_norm_alone_to_eval() -> None:
     inner = nn.BatchNorm3d(2)
     module = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(), nn.Sequential(inner))
     train_mode_(module, frozen=True)
-    assert [part.training for part in (module[0], module[1], inner)] == [False, True, False]
+    assert [layer.training for layer in (module[0], module[1], inner)] == [False, True, False]
     train_mode_(module, frozen=False)
-    assert all(part.training for part in module.modules())
+    assert all(layer.training for layer in module.modules())
 
 
 def test_what_this_machine_cannot_do_is_refused(clips: Path) -> None:

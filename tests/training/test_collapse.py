@@ -18,7 +18,7 @@ from tests.training.factories import make_config
 STOP, WARN = LoggingConfig(on_collapse="stop"), LoggingConfig(on_collapse="warn")
 
 
-def facts(rank: float, std: float = 1.0) -> dict[str, float]:
+def metrics(rank: float, std: float = 1.0) -> dict[str, float]:
     return {"effective_rank": rank, "embedding_std": std}
 
 
@@ -31,23 +31,23 @@ def filled(rows: torch.Tensor, num_rows: int) -> MemoryBanks:
 def test_a_rank_below_half_of_the_best_is_a_collapse() -> None:
     progress = TrainState()
     for rank in (3.0, 10.0, 6.0, 5.01):  # it rises while the bank fills
-        assert check_collapse(facts(rank), progress, STOP, warned=False) is False
+        assert check_collapse(metrics(rank), progress, STOP, warned=False) is False
     assert progress.best_rank == 10
     with pytest.raises(CollapseError, match=r"effective rank 4.9 \(best so far 10.0\).*output_batch_norm"):
-        check_collapse(facts(4.9), progress, STOP, warned=False)
+        check_collapse(metrics(4.9), progress, STOP, warned=False)
 
 
 def test_a_spread_near_zero_is_a_collapse() -> None:
-    assert check_collapse(facts(5, 0.1), TrainState(), STOP, warned=False) is False
+    assert check_collapse(metrics(5, 0.1), TrainState(), STOP, warned=False) is False
     with pytest.raises(CollapseError, match=r"spread 0.09"):
-        check_collapse(facts(5, 0.09), TrainState(), STOP, warned=False)
+        check_collapse(metrics(5, 0.09), TrainState(), STOP, warned=False)
 
 
 def test_a_warning_comes_once(caplog: pytest.LogCaptureFixture) -> None:
     progress, warned = TrainState(best_rank=10), False
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            warned = check_collapse(facts(2), progress, WARN, warned=warned)
+            warned = check_collapse(metrics(2), progress, WARN, warned=warned)
     assert warned and len(caplog.records) == 1 and "collapsing" in caplog.text
 
 

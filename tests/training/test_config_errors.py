@@ -20,7 +20,7 @@ CMSF = {"name": "cmsf", "bank_size": 16}
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"method": CMSF}, "cmsf needs a guide: guides=[{weights: FILE, modality: flow}]"),
         ({"method": {"name": "coclr", "bank_size": 16}}, "coclr needs a guide"),
@@ -51,14 +51,14 @@ CMSF = {"name": "cmsf", "bank_size": 16}
         ({"precision": "fp8"}, "precision = 'fp8': input should be 'fp32', 'bf16' or 'fp16'"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], words: str) -> None:
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         make_config(Path("clips"), **changes)
-    assert words in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 300
+    assert message in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"encoder": "s3dd"}, "unknown encoder 's3dd'; choose from c21d_tiny"),
         ({"split": "9"}, "no split '9'; there are 1, 2, 3"),
@@ -70,11 +70,11 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], words:
     ],
 )
 def test_settings_that_do_not_fit_the_data_are_refused(
-    changes: dict[str, Any], words: str, clips: Path, tmp_path: Path
+    changes: dict[str, Any], message: str, clips: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError) as caught:
         run_training(make_config(clips, **changes), tmp_path / "run")
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def test_the_command_says_it_in_one_line_and_ends_with_2(clips: Path, tmp_path: 
         (["train", config, f"clips={tmp_path / 'nowhere'}"], "nowhere"),
         (["train", config, "method=infonce"], "method = 'infonce'"),
     ]
-    for number, (words, expected) in enumerate(wrong):
-        command = Command(*words, "--out", tmp_path / f"run-{number}", log=log.with_suffix(f".{number}"))
+    for number, (args, expected) in enumerate(wrong):
+        command = Command(*args, "--out", tmp_path / f"run-{number}", log=log.with_suffix(f".{number}"))
         assert command.end() == 2, command.said()
         assert command.said().startswith("error: ") and expected in command.said() and "Traceback" not in command.said()
 

@@ -43,17 +43,17 @@ def test_modalities_that_nobody_looks_at_are_left_out_and_the_rest_stays_the_sam
 
 
 def test_only_what_is_looked_at_is_read(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, asked = open_clips(clips), []
+    store, opened = open_clips(clips), []
     real = type(store).read_raw
 
     def read_raw(self: object, record: ClipRecord, name: str, numbers: list[int]) -> torch.Tensor:
-        asked.append(name)
+        opened.append(name)
         return real(store, record, name, numbers)
 
     monkeypatch.setattr(type(store), "read_raw", read_raw)
     chosen = ViewConfig(modalities=("rgb", "flow"), length=8, size=32)
     data = ViewDataset(store, store.select("1", "train"), chosen, seed=0, online=["rgb"], target=["rgb"])
-    assert data[SampleKey(0, 0, 0)].views and set(asked) == {"rgb"}
+    assert data[SampleKey(0, 0, 0)].views and set(opened) == {"rgb"}
 
 
 def test_two_processes_share_the_batches_of_one(clips: Path) -> None:

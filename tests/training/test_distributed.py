@@ -70,11 +70,13 @@ def done(clips: Path, rgb_weights: Path, flow_weights: Path, tmp_path_factory: p
     (root / "apart-1").mkdir()  # a machine that does not see the folder of the others
     jobs.append({**job, "config": str(root / "infonce.yaml"), "folder": str(root / "apart-RANK")})
     (root / "jobs.json").write_text(json.dumps(jobs))
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
-    words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     program = [str(Path(__file__).parent / "distributed_jobs.py"), str(root / "jobs.json")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run([*words, *program], capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT)
+    ended = subprocess.run(
+        [*launcher, *program], capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT
+    )
     assert ended.returncode == 0, ended.stderr[:6000]
     return root
 
@@ -132,5 +134,5 @@ def test_a_loss_that_is_not_finite_stops_both_and_each_step_can_be_replayed(done
 @pytest.mark.slow
 def test_processes_that_do_not_see_the_same_folder_are_refused(done: Path) -> None:
     for rank in (0, 1):
-        (words,) = json.loads((done / f"apart-{rank}" / f"outcomes-{rank}.json").read_text())
-        assert "the processes see different contents" in words
+        (error,) = json.loads((done / f"apart-{rank}" / f"outcomes-{rank}.json").read_text())
+        assert "the processes see different contents" in error

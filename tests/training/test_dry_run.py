@@ -29,8 +29,16 @@ def test_it_prints_the_plan_and_leaves_nothing_behind(
     shown = CliRunner().invoke(app, ["train", str(config), "--dry-run", "schedule.epochs=7"])
     assert shown.exit_code == 0, shown.output
     assert listing(tmp_path) | listing(clips) | listing(flow_weights.parent) == before
-    for words in ("cmsf on rgb, 7 epochs", "21", "35 (7 epochs of 5)", "peak memory", "about", "guide_flow", "16 rows"):
-        assert words in shown.output, words
+    for message in (
+        "cmsf on rgb, 7 epochs",
+        "21",
+        "35 (7 epochs of 5)",
+        "peak memory",
+        "about",
+        "guide_flow",
+        "16 rows",
+    ):
+        assert message in shown.output, message
     assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
 
 

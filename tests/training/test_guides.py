@@ -36,7 +36,7 @@ def guided(clips: Path, weights: Path, **changes: Any) -> TrainConfig:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
-    """The runs that are trained, with all their parts, to look at afterwards."""
+    """The runs that are trained, with all their components, for inspection afterwards."""
     seen: list[Run] = []
 
     def remember_and_train(run: Run) -> str:
@@ -61,7 +61,7 @@ def test_a_guide_is_the_same_after_a_run_parameters_and_batch_norm_alike(
     assert slow_hash(guide) == slow_hash(fresh) and guide.fingerprint == fresh.fingerprint
     assert any("running_mean" in name for name, _ in slow_hash(guide))
     assert not any(weight.requires_grad for weight in guide.parameters())
-    assert not any(part.training for part in guide.network.modules())
+    assert not any(module.training for module in guide.network.modules())
     guide.check_unchanged()
 
 
@@ -190,16 +190,16 @@ def test_the_columns_of_several_guides_are_apart(
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"modality": "rgb"}, "takes 2 channels, and rgb has 3"),
         ({"layer": "encoder", "weights": "nowhere.pt"}, "nowhere.pt"),
         ({"branch": "guide"}, "guide"),
     ],
 )
-def test_a_guide_that_does_not_fit_is_refused(changes: dict[str, str], words: str, flow_weights: Path) -> None:
+def test_a_guide_that_does_not_fit_is_refused(changes: dict[str, str], message: str, flow_weights: Path) -> None:
     chosen = GuideConfig.model_validate({"weights": str(flow_weights), "modality": "flow", **changes})
-    with pytest.raises((ValueError, FileNotFoundError), match=words):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         load_guides([chosen], flow_style="motion")
 
 

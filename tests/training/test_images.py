@@ -152,8 +152,8 @@ def test_images_are_extracted_and_measured_like_videos(images: Path, tmp_path: P
     assert run_training(longer, tmp_path / "run") == "finished"
     checkpoint, run, features = tmp_path / "run" / "checkpoints" / "last.pt", CliRunner(), tmp_path / "f.safetensors"
 
-    def covid_cmsf(*words: object) -> str:
-        done = run.invoke(app, [str(word) for word in words], catch_exceptions=False)
+    def covid_cmsf(*args: object) -> str:
+        done = run.invoke(app, [str(arg) for arg in args], catch_exceptions=False)
         assert done.exit_code == 0, done.output
         return done.output
 
@@ -162,6 +162,6 @@ def test_images_are_extracted_and_measured_like_videos(images: Path, tmp_path: P
         found = json.loads(covid_cmsf("evaluate", command[0], features, *command[1:], "--json"))
         top1 = found["top1"]["1"] if command[0] == "knn" else found["scores"]["top1"]
         assert top1 > 60, command
-    words = ["--probe=compress", "--workers=0", "--epochs=3", "--batch-size=8", "--json"]
-    found = json.loads(covid_cmsf("evaluate", "linear", checkpoint, images, "--out", tmp_path / "probe", *words))
+    args = ["--probe=compress", "--workers=0", "--epochs=3", "--batch-size=8", "--json"]
+    found = json.loads(covid_cmsf("evaluate", "linear", checkpoint, images, "--out", tmp_path / "probe", *args))
     assert found["mode"] == "compress" and found["num_val"] == 0 and found["scores"]["num_videos"] == 9

@@ -42,10 +42,10 @@ def test_heads_are_those_of_the_papers(projector: Any, sizes: tuple[int, ...], b
 
 
 def test_the_predictor_is_as_wide_as_cmsfs_projector() -> None:
-    encoder, projector, words = start_network("toy", in_channels=3, head=HeadConfig(), init=None, part=None)
+    encoder, projector, description = start_network("toy", in_channels=3, head=HeadConfig(), init=None, part=None)
     predictor = make_predictor(projector, encoder)
     assert projector.layout.sizes == (32, 64, 8) and predictor.layout.sizes == (8, 64, 8)
-    assert predictor.layout.batch_norm and not predictor.layout.output_batch_norm and words == "random weights"
+    assert predictor.layout.batch_norm and not predictor.layout.output_batch_norm and description == "random weights"
 
 
 def test_the_target_is_a_copy_without_predictor_and_gradients() -> None:
@@ -78,13 +78,13 @@ def test_the_head_of_the_start_is_reused_as_it_is(output_batch_norm: bool, clips
 
 def test_without_reuse_only_the_encoder_is_taken(clips: Path, rgb_weights: Path) -> None:
     file = torch.load(rgb_weights, weights_only=True)["state"]
-    for part in ("online", "target"):
-        network = build_components(make_config(clips, init=str(rgb_weights), init_branch=part), ALONE).network
+    for branch in ("online", "target"):
+        network = build_components(make_config(clips, init=str(rgb_weights), init_branch=branch), ALONE).network
         for name, tensor in network.encoder.state_dict().items():
-            assert torch.equal(tensor, file[f"{part}.encoder.{name}"]), name
+            assert torch.equal(tensor, file[f"{branch}.encoder.{name}"]), name
         assert network.projector is not None
         weight = network.projector.state_dict()["0.weight"]
-        assert not torch.equal(weight, file[f"{part}.projector.0.weight"])
+        assert not torch.equal(weight, file[f"{branch}.projector.0.weight"])
 
 
 def test_a_projector_with_batch_norm_at_its_end_is_saved_and_reused(clips: Path, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_projector_with_batch_norm_at_its_end_is_saved_and_reused(clips: Path,
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"encoder": "s3d_tiny"}, "holds toy, not s3d_tiny"),
         ({"modality": "flow"}, "3 input channels and 2 were asked for"),
@@ -109,9 +109,9 @@ def test_a_projector_with_batch_norm_at_its_end_is_saved_and_reused(clips: Path,
     ],
 )
 def test_a_start_that_does_not_fit_is_refused(
-    changes: dict[str, Any], words: str, clips: Path, rgb_weights: Path
+    changes: dict[str, Any], message: str, clips: Path, rgb_weights: Path
 ) -> None:
-    with pytest.raises((ValueError, FileNotFoundError), match=words):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         build_components(make_config(clips, **{"init": str(rgb_weights), **changes}), ALONE)
 
 
@@ -137,5 +137,5 @@ def test_the_metadata_says_what_the_weights_have_seen(clips: Path) -> None:
         and metadata.projector is not None
     )
     assert metadata.bn_eps == next(
-        part.eps for part in create_encoder("toy").modules() if isinstance(part, nn.BatchNorm3d)
+        module.eps for module in create_encoder("toy").modules() if isinstance(module, nn.BatchNorm3d)
     )

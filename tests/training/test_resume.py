@@ -61,17 +61,17 @@ def test_stopped_again_and_again_it_ends_bit_equal(
     chosen = make_config(clips, **cases(flow_weights)[case])
     assert run_training(chosen, tmp_path / "whole") == "finished"
     stop_at(monkeypatch, *STOPS)
-    stops = finish(chosen, tmp_path / "parts")
+    stops = finish(chosen, tmp_path / "resumed")
     assert stops >= 3
-    assert differing(tmp_path / "whole", tmp_path / "parts") == []
+    assert differing(tmp_path / "whole", tmp_path / "resumed") == []
 
 
 def test_the_comparison_sees_a_single_bit(clips: Path, tmp_path: Path) -> None:
     chosen = make_config(clips, schedule={"epochs": 1})
     run_training(chosen, tmp_path / "one")
     places = result(tmp_path / "one")
-    for part in ("state.online.encoder", "state.target.projector", "state.banks.main.column_target", "optimizer."):
-        assert any(key.startswith(part) for key in places), part
+    for prefix in ("state.online.encoder", "state.target.projector", "state.banks.main.column_target", "optimizer."):
+        assert any(key.startswith(prefix) for key in places), prefix
     for place in ("state.banks.main.num_pushed.", "generator.", "random.0.torch.", "progress.step."):
         assert place in places
     run_training(make_config(clips, schedule={"epochs": 1}, seed=1), tmp_path / "other")

@@ -25,8 +25,8 @@ def stopped(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path / "run"
 
 
-def train(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, ["train", *map(str, words)])
+def train(*args: str | Path) -> Result:
+    return CliRunner().invoke(app, ["train", *map(str, args)])
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -62,8 +62,8 @@ def test_the_folder_tells_how_the_run_came_about(clips: Path, tmp_path: Path) ->
     command = Command("train", config, "--out", tmp_path / "run", log=tmp_path / "log")
     assert command.end() == 0, command.said()
     text = (tmp_path / "run" / "log.txt").read_text()
-    for words in ("infonce on rgb, 1 epochs, 21 videos, random weights", "epoch 1 of 1 done", "loss", "finished: "):
-        assert words in text, words
+    for message in ("infonce on rgb, 1 epochs, 21 videos, random weights", "epoch 1 of 1 done", "loss", "finished: "):
+        assert message in text, message
     start = json.loads((tmp_path / "run" / "environment.jsonl").read_text())
     assert start["command"][1:3] == ["train", str(config)] and start["device"] == "cpu" and start["from_step"] == 0
     assert {"torch", "numpy", "python", "covid-cmsf"} <= start["versions"].keys() and start["git"] is not None
@@ -74,6 +74,6 @@ def test_outside_of_a_checkout_there_is_no_git_state(tmp_path: Path) -> None:
 
 
 def test_the_bar_shows_loss_purity_and_speed() -> None:
-    facts = {"loss": 0.5234, "purity": 0.714, "effective_rank": 9.84, "samples_per_s": 412.3, "epoch": 3}
-    assert format_metrics(facts) == "loss 0.523  purity 0.71  rank 9.8  clips/s 412"
+    metrics = {"loss": 0.5234, "purity": 0.714, "effective_rank": 9.84, "samples_per_s": 412.3, "epoch": 3}
+    assert format_metrics(metrics) == "loss 0.523  purity 0.71  rank 9.8  clips/s 412"
     assert format_metrics({}) == ""

@@ -17,8 +17,8 @@ def test_the_cosine_per_epoch_is_that_of_the_official_code() -> None:
     epochs, lr = 200, 0.05
     for epoch in range(1, epochs + 1):  # 1-based: cmsf.md 3
         official = lr * 0.5 * (1 + math.cos(math.pi * (epoch - 1) / epochs))
-        for part in (0.0, 0.4, 0.99):
-            assert learning_rate(lr, epoch - 1 + part, epochs=epochs, name="cosine") == pytest.approx(official)
+        for fraction in (0.0, 0.4, 0.99):
+            assert learning_rate(lr, epoch - 1 + fraction, epochs=epochs, name="cosine") == pytest.approx(official)
     assert learning_rate(lr, epochs - 1, epochs=epochs, name="cosine") == pytest.approx(3.1e-6, rel=0.01)
 
 

@@ -34,14 +34,14 @@ def test_a_signal_saves_and_exits_with_75_and_the_same_command_continues(
     number: signal.Signals, clips: Path, whole: Path, tmp_path: Path
 ) -> None:
     chosen, folder, log = make_config(clips, encoder="s3d_tiny"), tmp_path / "run", tmp_path / "log"
-    words = ["train", write_config_file(chosen, tmp_path / "run.yaml"), "--out", folder]
-    command = Command(*words, log=log)
+    args = ["train", write_config_file(chosen, tmp_path / "run.yaml"), "--out", folder]
+    command = Command(*args, log=log)
     command.until(lambda: steps(folder) >= 2)
     command.signal(number)
     assert command.end() == INTERRUPTED, command.said()
     assert "stopped at step" in command.said() and "the same command resumes" in command.said()
     assert 2 <= steps(folder) < 10
-    assert Command(*words, log=log).end() == 0, log.read_text()
+    assert Command(*args, log=log).end() == 0, log.read_text()
     assert differing(whole, folder) == []
     assert "resuming at epoch" in (folder / "log.txt").read_text()
 
@@ -50,10 +50,10 @@ def test_a_signal_saves_and_exits_with_75_and_the_same_command_continues(
 def test_killed_at_any_moment_a_checkpoint_is_sound_and_the_end_is_the_same(clips: Path, tmp_path: Path) -> None:
     chosen = make_config(clips, schedule={"epochs": 8}, runtime={"save_minutes": 1e-9, "keep_every_epochs": 2})
     folder, log, rng = tmp_path / "run", tmp_path / "log", random.Random(0)
-    words = ["train", write_config_file(chosen, tmp_path / "run.yaml"), "--out", folder]
+    args = ["train", write_config_file(chosen, tmp_path / "run.yaml"), "--out", folder]
     checkpoints, kills = Checkpoints(folder / "checkpoints"), 0
     while True:
-        command = Command(*words, log=log)
+        command = Command(*args, log=log)
         before, wanted = steps(folder), rng.randint(1, 6)
         command.process.join(0.2)
         while command.process.is_alive() and steps(folder) < before + wanted:

@@ -26,7 +26,7 @@ SGD = {"name": "sgd", "lr": 0.1, "sgd_momentum": 0.0, "weight_decay": 0.01}
 
 
 def begin(chosen: TrainConfig, count: int) -> tuple[TrainComponents, list[Batch]]:
-    """The parts of a run and its first batches."""
+    """The components of a run and its first batches."""
     components = build_components(chosen, ALONE)
     batches = make_loader(components.data, chosen, ALONE).epoch(0)
     return components, [next(batches) for _ in range(count)]
@@ -68,10 +68,10 @@ def test_a_step_of_byol_is_what_one_computes_by_hand(clips: Path) -> None:
     for name, weight in online.named_parameters():
         assert weight.grad is not None
         assert torch.allclose(after[name], weight - 0.1 * (weight.grad + 0.01 * weight), atol=1e-6), name
-    for part in ("encoder", "projector"):
-        names = dict(getattr(target, part).named_parameters())
-        for name, weight in getattr(components.target, part).named_parameters():
-            assert torch.allclose(weight, 0.9 * names[name] + 0.1 * after[f"{part}.{name}"], atol=1e-6), name
+    for child in ("encoder", "projector"):
+        names = dict(getattr(target, child).named_parameters())
+        for name, weight in getattr(components.target, child).named_parameters():
+            assert torch.allclose(weight, 0.9 * names[name] + 0.1 * after[f"{child}.{name}"], atol=1e-6), name
     assert components.banks is not None and torch.allclose(components.banks.main.embeddings("target"), u, atol=1e-6)
     assert not any(weight.requires_grad or weight.grad is not None for weight in components.target.parameters())
 

@@ -258,14 +258,14 @@ def test_flow_that_is_shorter_than_rgb_limits_the_frames() -> None:
 
 
 def test_settings_are_checked() -> None:
-    for changes, words in (
+    for changes, message in (
         ({"modalities": ["rgb", "depth"]}, "unknown modality 'depth'"),
         ({"modalities": ["rgb", "rgb"]}, "stands twice"),
         ({"pairing": "x"}, "unknown pairing"),
         ({"pad_mode": "mirror"}, "pad"),
         ({"crop": [0.9, 0.5]}, "crop is .* must rise"),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=message):
             ViewConfig.model_validate(changes)
     with pytest.raises(ValueError, match="enough frames"):
         dataset(SyntheticClips(num_frames=1))
