@@ -21,10 +21,10 @@ JSON = typer.Option(False, "--json", help="Print JSON instead of a table.")
 @models_app.command("list")
 def list_models(as_json: bool = JSON) -> None:
     """Name, parameters, GFLOPs of one clip at its usual input (a multiply-accumulate counts once), feature size."""
-    from covid_cmsf.models import encoder_entry, encoder_names
+    from covid_cmsf.models import encoder_entry, list_models
     from covid_cmsf.models.profile import profile_encoder
 
-    entries = [encoder_entry(name) for name in encoder_names()]
+    entries = [encoder_entry(name) for name in list_models()]
     costs = [profile_encoder(entry.name, entry.default_input_size) for entry in entries]
     if as_json:
         rows = [

@@ -16,7 +16,7 @@ from covid_cmsf.cotrain.stage import is_done
 from covid_cmsf.cotrain.table import model_description
 from covid_cmsf.devices import choose_device
 from covid_cmsf.logs import console
-from covid_cmsf.models import create_encoder
+from covid_cmsf.models import create_model
 from covid_cmsf.models.precision import autocast
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.dry_run import format_duration
@@ -113,7 +113,7 @@ def time_clip(config: TrainConfig) -> Timing:
     """Measure the seconds per clip of the encoder; the first of two passes is a warm-up."""
     modality = get_modality(config.modality, flow_style=config.views.flow_style)
     device = choose_device(config.runtime.device)
-    encoder = create_encoder(config.encoder, in_channels=modality.num_channels).to(device)
+    encoder = create_model(config.encoder, in_channels=modality.num_channels).to(device)
     size = config.views.frame_size if modality.single_frame else config.views.size
     shape = (size, size) if modality.single_frame else (config.views.length, size, size)
     clip = torch.randn(TIMED_CLIPS, modality.num_channels, *shape, device=device)

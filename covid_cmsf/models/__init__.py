@@ -1,6 +1,6 @@
 """Room 4: view -> feature -> embedding. The zoo, the heads, weights in and out.
 
-from covid_cmsf.models import create_encoder, load_encoder
+from covid_cmsf.models import create_model, load_encoder
 encoder = load_encoder("weights.safetensors")     # eval mode
 encoder(clip)                                     # (B, C, T, H, W) -> (B, num_features)
 """
@@ -19,7 +19,7 @@ from covid_cmsf.models.heads import (
     projector_layout,
 )
 from covid_cmsf.models.networks import Embedder
-from covid_cmsf.models.registry import create_encoder, encoder_entry, encoder_names
+from covid_cmsf.models.registry import create_model, encoder_entry, list_models
 
 __all__ = [
     "MLP",
@@ -30,10 +30,10 @@ __all__ = [
     "HeadLayout",
     "LoadedWeights",
     "coclr_layout",
-    "create_encoder",
+    "create_model",
     "encoder_entry",
-    "encoder_names",
     "freeze_",
+    "list_models",
     "load_embedder",
     "load_encoder",
     "load_weights",

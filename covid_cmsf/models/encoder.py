@@ -1,8 +1,8 @@
 """What every encoder of the zoo can do: a clip goes in, a feature comes out.
 
-    encoder = create_encoder("s3d")
+    encoder = create_model("s3d")
     encoder(clip)             # (B, C, T, H, W) -> (B, num_features)
-    encoder.features(clip)    # (B, C, T, H, W) -> (B, num_features, t, h, w)
+    encoder.forward_features(clip)    # (B, C, T, H, W) -> (B, num_features, t, h, w)
 
 An image (B, C, H, W) is a clip of one frame. Nothing is normalized here, neither the pixels nor the feature.
 """
@@ -38,13 +38,13 @@ class Encoder(nn.Module):
         self.frozen = False
         self.trunk = trunk.to(memory_format=self.memory_format)
 
-    def features(self, clip: Tensor) -> Tensor:
+    def forward_features(self, clip: Tensor) -> Tensor:
         """The feature map (B, num_features, t, h, w) of a clip (B, C, T, H, W) or an image (B, C, H, W)."""
         raise NotImplementedError
 
     def forward(self, clip: Tensor) -> Tensor:
         """The feature (B, num_features): the feature map averaged over time and space."""
-        return self.features(clip).mean(dim=(2, 3, 4))
+        return self.forward_features(clip).mean(dim=(2, 3, 4))
 
     def train(self, mode: bool = True) -> "Encoder":
         """As usual, but a frozen encoder stays in eval mode, whoever calls `train` on the whole."""

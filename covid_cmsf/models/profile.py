@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from covid_cmsf.models.encoder import Encoder, Size
-from covid_cmsf.models.registry import create_encoder
+from covid_cmsf.models.registry import create_model
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ def profile_encoder(name: str, size: Size, *, in_channels: int = 3) -> EncoderPr
     """The cost of one clip of `size` (T, H, W) through the encoder called `name`."""
     outputs: dict[str, tuple[int, ...]] = {}
     with torch.device("meta"):
-        encoder: Encoder = create_encoder(name, in_channels=in_channels).eval()
+        encoder: Encoder = create_model(name, in_channels=in_channels).eval()
         clip = torch.empty(1, in_channels, *size)
     for layer_name, layer in encoder.trunk.named_children():
         layer.register_forward_hook(partial(_record_output, outputs, layer_name))
     with FlopCounterMode(display=False, depth=3) as counter, torch.no_grad():
         encoder(clip)
-    frames, height, width = encoder.features(clip).shape[2:]
+    frames, height, width = encoder.forward_features(clip).shape[2:]
     counts = counter.get_flop_counts()
     layers = [
         LayerProfile(layer, count_parameters(module), _gflops(counts, f"{type(encoder).__name__}.trunk.{layer}"), shape)

@@ -66,7 +66,7 @@ class R2Plus1D(Encoder):
             if isinstance(module, nn.BatchNorm3d):
                 module.eps = bn_eps
 
-    def features(self, clip: Tensor) -> Tensor:
+    def forward_features(self, clip: Tensor) -> Tensor:
         """(B, C, T, H, W) -> (B, num_features, t, h, w), channels-last."""
         features: Tensor = self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
         return features

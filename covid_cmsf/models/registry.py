@@ -1,7 +1,7 @@
 """The encoders by name.
 
-create_encoder("s3d", in_channels=2)
-encoder_names()                        # ['c21d_tiny', 'r18', 'r18_cifar', 'r50', 's3d', ...]
+create_model("s3d", in_channels=2)
+list_models()                        # ['c21d_tiny', 'r18', 'r18_cifar', 'r50', 's3d', ...]
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def register_encoder(
     return decorator
 
 
-def encoder_names() -> list[str]:
+def list_models() -> list[str]:
     """The names of the zoo, sorted."""
     return sorted(_REGISTRY)
 
@@ -54,11 +54,11 @@ def encoder_names() -> list[str]:
 def encoder_entry(name: str) -> EncoderEntry:
     """The entry called `name`; ValueError with the choices otherwise."""
     if name not in _REGISTRY:
-        raise ValueError(f"unknown encoder {name!r}; choose from {', '.join(encoder_names())}")
+        raise ValueError(f"unknown encoder {name!r}; choose from {', '.join(list_models())}")
     return _REGISTRY[name]
 
 
-def create_encoder(name: str, *, in_channels: int = 3, bn_eps: float = BN_EPS) -> Encoder:
+def create_model(name: str, *, in_channels: int = 3, bn_eps: float = BN_EPS) -> Encoder:
     """A new encoder with random weights, in train mode."""
     entry = encoder_entry(name)
     if in_channels < 1:

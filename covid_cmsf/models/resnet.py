@@ -33,7 +33,7 @@ class ResNetEncoder(Encoder):
         num_features = net.fc.in_features
         super().__init__(nn.Sequential(layers), name=name, in_channels=in_channels, num_features=num_features)
 
-    def features(self, clip: Tensor) -> Tensor:
+    def forward_features(self, clip: Tensor) -> Tensor:
         """(B, C, T, H, W) -> (B, num_features, T, h, w); an image has T = 1."""
         clip = self.check_clip(clip)
         frames = rearrange(clip, "b c t h w -> (b t) c h w").contiguous(memory_format=self.memory_format)

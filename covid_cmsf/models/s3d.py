@@ -89,7 +89,7 @@ class S3D(Encoder):
         super().__init__(nn.Sequential(layers), name=name, in_channels=in_channels, num_features=channels)
         _initialize_(self, bn_eps)
 
-    def features(self, clip: Tensor) -> Tensor:
+    def forward_features(self, clip: Tensor) -> Tensor:
         """(B, C, T, H, W) -> (B, num_features, t, h, w), channels-last."""
         features: Tensor = self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
         return features

@@ -126,10 +126,10 @@ def describe_run(config: TrainConfig) -> str:
 
 def encoder_num_features(encoder: str) -> int:
     """Return the feature size of an encoder without allocating its weights."""
-    from covid_cmsf.models import create_encoder
+    from covid_cmsf.models import create_model
 
     with torch.device("meta"):
-        return create_encoder(encoder).num_features
+        return create_model(encoder).num_features
 
 
 def _build_banks(config: TrainConfig, network: Network, guides: list[Guide], dist: DistributedContext) -> MemoryBanks:

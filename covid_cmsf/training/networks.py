@@ -5,7 +5,7 @@
 from pathlib import Path
 
 from covid_cmsf.methods.base import HeadConfig
-from covid_cmsf.models import MLP, Encoder, HeadLayout, create_encoder, load_weights
+from covid_cmsf.models import MLP, Encoder, HeadLayout, create_model, load_weights
 from covid_cmsf.models.heads import coclr_layout, projector_layout
 
 
@@ -17,7 +17,7 @@ def start_network(
     A file must fit: its encoder and channels are those asked for, or it is an error.
     """
     if init is None:
-        encoder = create_encoder(name, in_channels=in_channels)
+        encoder = create_model(name, in_channels=in_channels)
         layout = head if isinstance(head, HeadLayout) else head_layout(head, encoder.num_features)
         return encoder, MLP(layout), "random weights"
     if not Path(init).exists():

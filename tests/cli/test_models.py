@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from covid_cmsf.cli import models
-from covid_cmsf.models import create_encoder, encoder_names, load_encoder, load_weights
+from covid_cmsf.models import create_model, list_models, load_encoder, load_weights
 from covid_cmsf.models.checkpoints.formats.coclr import to_coclr
 
 
@@ -26,19 +26,19 @@ def foreign(tmp_path: Path) -> Path:
         "2.bias": torch.ones(4),
     }
     path = tmp_path / "coclr.pth.tar"
-    torch.save({"epoch": 1, "state_dict": to_coclr(create_encoder("s3d_tiny").state_dict(), head)}, path)
+    torch.save({"epoch": 1, "state_dict": to_coclr(create_model("s3d_tiny").state_dict(), head)}, path)
     return path
 
 
 def test_list_shows_every_encoder() -> None:
     rows = json.loads(run(models.models_app, "list", "--json").stdout)
-    assert [row["name"] for row in rows] == encoder_names()
+    assert [row["name"] for row in rows] == list_models()
     s3d = next(row for row in rows if row["name"] == "s3d")
     assert s3d["num_parameters"] == 7_910_048 and s3d["num_features"] == 1024 and 11 < s3d["gflops"] < 12
     assert "7,910,048" in run(models.models_app, "list").stdout
 
 
-@pytest.mark.parametrize("name", encoder_names())
+@pytest.mark.parametrize("name", list_models())
 def test_describe_shows_the_layers(name: str) -> None:
     result = run(models.models_app, "describe", name)
     assert result.exit_code == 0 and "feature of" in result.stdout

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torchvision.models.video import s3d as torchvision_s3d
 
-from covid_cmsf.models import MLP, HeadLayout, create_encoder, load_embedder, load_encoder, load_weights
+from covid_cmsf.models import MLP, HeadLayout, create_model, load_embedder, load_encoder, load_weights
 from covid_cmsf.models.checkpoints.export import export_coclr
 from covid_cmsf.models.checkpoints.formats.coclr import coclr_keys, to_coclr
 from covid_cmsf.models.checkpoints.formats.torchvision import torchvision_s3d_keys
@@ -50,8 +50,8 @@ def test_each_part_gives_the_features_of_torchvision(coclr_file: Path, branch: s
     twin = torchvision_features({key: state[f"{prefix}.0.{key}"] for key in KEY_MAP})
     clip = torch.randn(1, 3, 16, 48, 48)
     with torch.inference_mode():
-        ours, theirs = encoder.features(clip), twin(clip)
-        precise, their_precise = encoder.double().features(clip.double()), twin.double()(clip.double())
+        ours, theirs = encoder.forward_features(clip), twin(clip)
+        precise, their_precise = encoder.double().forward_features(clip.double()), twin.double()(clip.double())
     scale = theirs.abs().max().item()
     assert not encoder.training and scale > 1e-3
     assert (ours - theirs).abs().max() <= 1e-5 * scale  # fp32 sums in another order
@@ -121,7 +121,7 @@ def test_a_part_that_is_not_there_lists_those_that_are(tmp_path: Path) -> None:
 
 
 def test_our_name_tables_are_the_verified_ones() -> None:
-    encoder = create_encoder("s3d")
+    encoder = create_model("s3d")
     assert {key for ours in encoder.state_dict() for key in coclr_keys(ours)} == set(coclr_s3d(0))
     for key, theirs in KEY_MAP.items():
         assert torchvision_s3d_keys(f"trunk.{key}") == (theirs,)
@@ -129,7 +129,7 @@ def test_our_name_tables_are_the_verified_ones() -> None:
 
 @pytest.mark.parametrize("name", ["s3d", "s3dg", "s3d_tiny"])
 def test_writing_coclrs_keys_and_reading_them_is_bit_identical(tmp_path: Path, name: str) -> None:
-    first = create_encoder(name)
+    first = create_model(name)
     torch.save({"state_dict": to_coclr(first.state_dict(), None)}, tmp_path / "a.pth")
     loaded = load_weights(tmp_path / "a.pth")
     export_coclr(tmp_path / "b.pth", loaded)
@@ -139,13 +139,13 @@ def test_writing_coclrs_keys_and_reading_them_is_bit_identical(tmp_path: Path, n
 
 def test_written_keys_are_exactly_coclrs_so_that_their_code_loads_them_strictly() -> None:
     head = MLP(HeadLayout(sizes=(1024, 1024, 128))).state_dict()
-    written = {key: list(value.shape) for key, value in to_coclr(create_encoder("s3d").state_dict(), head).items()}
+    written = {key: list(value.shape) for key, value in to_coclr(create_model("s3d").state_dict(), head).items()}
     theirs = {key: list(value.shape) for key, value in coclr_checkpoint("infonce").items() if "encoder_q" in key}
     assert written == theirs
 
 
 def test_what_coclrs_layout_cannot_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="only encoders of the s3d family"):
-        to_coclr(create_encoder("r18").state_dict(), None)
+        to_coclr(create_model("r18").state_dict(), None)
     with pytest.raises(ValueError, match="leave the head out"):
         to_coclr({}, MLP(HeadLayout(sizes=(8, 8, 8), batch_norm=True)).state_dict())

@@ -5,12 +5,12 @@ import torch
 from torchvision.models import ResNet18_Weights, ResNet50_Weights
 from torchvision.models.video import S3D_Weights
 
-from covid_cmsf.models import Encoder, create_encoder, encoder_entry, encoder_names, freeze_
+from covid_cmsf.models import Encoder, create_model, encoder_entry, freeze_, list_models
 from covid_cmsf.models.encoder import parse_size
 from covid_cmsf.models.profile import count_parameters, profile_encoder
 from covid_cmsf.models.registry import register_encoder
 
-NAMES = encoder_names()
+NAMES = list_models()
 SMALL = (6, 32, 40)  # T, H, W; not square, and no multiple of the strides
 
 
@@ -25,10 +25,10 @@ def test_the_zoo_holds_what_the_issue_asks_for() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("in_channels", [1, 2, 3])
 def test_feature_is_the_mean_of_the_feature_map(name: str, in_channels: int) -> None:
-    encoder = create_encoder(name, in_channels=in_channels).eval()
+    encoder = create_model(name, in_channels=in_channels).eval()
     clip = clip_for(encoder, batch=1)
     with torch.inference_mode():
-        feature_map, feature = encoder.features(clip), encoder(clip)
+        feature_map, feature = encoder.forward_features(clip), encoder(clip)
     assert feature_map.dim() == 5 and feature_map.shape[:2] == (1, encoder.num_features)
     slow = torch.tensor([[channel.double().mean() for channel in row] for row in feature_map])
     torch.testing.assert_close(feature.double(), slow.double(), atol=1e-6, rtol=1e-4)
@@ -36,24 +36,24 @@ def test_feature_is_the_mean_of_the_feature_map(name: str, in_channels: int) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_reach_every_parameter(name: str) -> None:
-    encoder = create_encoder(name)
+    encoder = create_model(name)
     encoder(clip_for(encoder)).square().sum().backward()
     assert all(parameter.grad is not None for parameter in encoder.parameters())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_are_channels_last_and_stay_so_after_loading(name: str) -> None:
-    encoder = create_encoder(name)
-    encoder.load_state_dict({key: value.contiguous() for key, value in create_encoder(name).state_dict().items()})
+    encoder = create_model(name)
+    encoder.load_state_dict({key: value.contiguous() for key, value in create_model(name).state_dict().items()})
     convs = [p for p in encoder.parameters() if p.dim() >= 4]
     assert convs and all(p.is_contiguous(memory_format=encoder.memory_format) for p in convs)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_smallest_clip_works_and_one_less_is_refused(name: str) -> None:
-    encoder = create_encoder(name).eval()
+    encoder = create_model(name).eval()
     with torch.device("meta"):
-        on_meta = create_encoder(name).eval()
+        on_meta = create_model(name).eval()
         assert on_meta(torch.empty(1, 3, *encoder.min_input_size)).shape == (1, encoder.num_features)
     for axis in range(3):
         size = list(encoder.min_input_size)
@@ -66,7 +66,7 @@ def test_smallest_clip_works_and_one_less_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_unfit_clips_are_refused_with_their_shape(name: str) -> None:
-    encoder = create_encoder(name, in_channels=2)
+    encoder = create_model(name, in_channels=2)
     with pytest.raises(ValueError, match="takes 2 input channels, the clip has 3"):
         encoder(torch.randn(1, 3, *SMALL))
     with pytest.raises(ValueError, match=r"\(B, C, T, H, W\)"):
@@ -77,7 +77,7 @@ def test_unfit_clips_are_refused_with_their_shape(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_frozen_encoder_cannot_be_woken(name: str) -> None:
-    encoder = freeze_(create_encoder(name))
+    encoder = freeze_(create_model(name))
     before = {key: value.clone() for key, value in encoder.state_dict().items()}
     torch.nn.Sequential(encoder).train()
     encoder(clip_for(encoder, batch=1))
@@ -89,7 +89,7 @@ def test_a_frozen_encoder_cannot_be_woken(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_bn_eps_reaches_every_batch_norm(name: str) -> None:
     norms = [
-        m for m in create_encoder(name, bn_eps=1e-3).modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)
+        m for m in create_model(name, bn_eps=1e-3).modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)
     ]
     assert norms and all(norm.eps == 1e-3 for norm in norms)
 
@@ -103,18 +103,18 @@ def test_counted_parameters_are_those_of_the_layers(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["r18", "r50", "r18_cifar"])
 def test_2d_encoders_see_frames_one_by_one_and_images_as_clips_of_one(name: str) -> None:
-    encoder = create_encoder(name).eval()
+    encoder = create_model(name).eval()
     clip = torch.randn(2, 3, 3, 32, 32)
     with torch.inference_mode():
-        together = encoder.features(clip)
-        alone = torch.stack([encoder.features(clip[:, :, t])[:, :, 0] for t in range(3)], dim=2)
+        together = encoder.forward_features(clip)
+        alone = torch.stack([encoder.forward_features(clip[:, :, t])[:, :, 0] for t in range(3)], dim=2)
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("s3d", 7_910_048), ("s3dg", 9_098_000)])
 def test_parameter_counts_are_those_of_coclr(name: str, parameters: int) -> None:
     with torch.device("meta"):
-        assert count_parameters(create_encoder(name)) == parameters
+        assert count_parameters(create_model(name)) == parameters
 
 
 def test_operations_agree_with_torchvisions_tables() -> None:
@@ -129,13 +129,13 @@ def test_unknown_and_repeated_names_are_errors() -> None:
     with pytest.raises(
         ValueError, match=r"unknown encoder 's3dd'; choose from c21d_tiny, r10_small, r18, r18_cifar, r50, s3d"
     ):
-        create_encoder("s3dd")
+        create_model("s3dd")
     with pytest.raises(ValueError, match="'s3d' is registered twice"):
         register_encoder("s3d", default_input_size=(1, 1, 1), summary="again")(encoder_entry("s3d").build)
     with pytest.raises(ValueError, match="in_channels = 0"):
-        create_encoder("s3d", in_channels=0)
+        create_model("s3d", in_channels=0)
     with pytest.raises(ValueError, match="bn_eps = 0"):
-        create_encoder("s3d", bn_eps=0)
+        create_model("s3d", bn_eps=0)
 
 
 def test_sizes_are_read_as_frames_height_width() -> None:

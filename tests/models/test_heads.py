@@ -8,7 +8,7 @@ from covid_cmsf.models import (
     Embedder,
     HeadLayout,
     coclr_layout,
-    create_encoder,
+    create_model,
     predictor_layout,
     projector_layout,
 )
@@ -76,7 +76,7 @@ def test_dropout_acts_in_training_only() -> None:
 
 
 def test_embeddings_are_unit_vectors() -> None:
-    encoder = create_encoder("s3d_tiny")
+    encoder = create_model("s3d_tiny")
     embedder = Embedder(encoder, MLP(projector_layout(encoder.num_features))).eval()
     clip = torch.randn(2, 3, 8, 32, 32)
     embedding = embedder(clip)
@@ -87,7 +87,7 @@ def test_embeddings_are_unit_vectors() -> None:
 
 def test_a_projector_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="features of 100 does not fit s3d_tiny, which gives 256"):
-        Embedder(create_encoder("s3d_tiny"), MLP(HeadLayout(sizes=(100, 5))))
+        Embedder(create_model("s3d_tiny"), MLP(HeadLayout(sizes=(100, 5))))
 
 
 def test_a_layout_with_one_size_is_refused() -> None:

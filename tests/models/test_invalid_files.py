@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from covid_cmsf.models import EncoderMetadata, create_encoder, load_encoder, load_weights, save_encoder
+from covid_cmsf.models import EncoderMetadata, create_model, load_encoder, load_weights, save_encoder
 from covid_cmsf.models.checkpoints.formats.coclr import to_coclr
 
-TINY = create_encoder("s3d_tiny").state_dict()
+TINY = create_model("s3d_tiny").state_dict()
 
 
 def tiny_state() -> dict[str, Tensor]:
@@ -63,7 +63,7 @@ def test_files_that_are_no_weights_are_refused(tmp_path: Path, contents: bytes, 
 def test_truncated_files_are_refused(tmp_path: Path, kind: str, kept: float) -> None:
     path = tmp_path / "x.weights"
     if kind == "safetensors":
-        save_encoder(path, create_encoder("s3d_tiny"), metadata())
+        save_encoder(path, create_model("s3d_tiny"), metadata())
     else:
         torch.save(tiny_state(), path, _use_new_zipfile_serialization=kind == "zip")
     whole = path.read_bytes()
@@ -134,20 +134,20 @@ def test_another_encoder_than_the_wanted_one_is_an_error(tmp_path: Path) -> None
         load_encoder(tmp_path / "x.pth", encoder="s3d")
     with pytest.raises(ValueError, match="unknown encoder 's4d'; choose from"):
         load_encoder(tmp_path / "x.pth", encoder="s4d")
-    save_encoder(tmp_path / "x.safetensors", create_encoder("s3d_tiny"), metadata())
+    save_encoder(tmp_path / "x.safetensors", create_model("s3d_tiny"), metadata())
     with pytest.raises(ValueError, match="holds s3d_tiny, not s3d"):
         load_encoder(tmp_path / "x.safetensors", encoder="s3d")
 
 
 def test_gated_weights_do_not_slip_into_an_ungated_network(tmp_path: Path) -> None:
-    torch.save(to_coclr(create_encoder("s3dg").state_dict(), None), tmp_path / "g.pth")
+    torch.save(to_coclr(create_model("s3dg").state_dict(), None), tmp_path / "g.pth")
     assert load_encoder(tmp_path / "g.pth").name == "s3dg"
     with pytest.raises(ValueError, match="does not fit s3d: 72 not of this encoder"):
         load_encoder(tmp_path / "g.pth", encoder="s3d")
 
 
 def test_diverged_weights_are_refused(tmp_path: Path) -> None:
-    encoder = create_encoder("s3d_tiny")
+    encoder = create_model("s3d_tiny")
     encoder.state_dict()["trunk.Conv_2b.bn.bias"].fill_(float("nan"))
     save_encoder(tmp_path / "x.safetensors", encoder, metadata())
     with pytest.raises(ValueError, match=r"Conv_2b.bn.bias holds values that are not finite"):
@@ -173,7 +173,7 @@ def test_bad_metadata_in_our_files_is_refused(tmp_path: Path, text: str, message
 
 
 def test_a_safetensors_header_whose_length_looks_like_a_pickle_is_no_pickle(tmp_path: Path) -> None:
-    path, encoder = tmp_path / "x.weights", create_encoder("s3d_tiny")
+    path, encoder = tmp_path / "x.weights", create_model("s3d_tiny")
     for n in range(0, 300, 8):
         save_encoder(path, encoder, metadata(trained="x" * n))
         if path.read_bytes()[:1] == b"\x80":

@@ -11,8 +11,8 @@ from covid_cmsf.models import (
     MLP,
     Encoder,
     EncoderMetadata,
-    create_encoder,
-    encoder_names,
+    create_model,
+    list_models,
     load_embedder,
     load_encoder,
     load_weights,
@@ -22,12 +22,12 @@ from covid_cmsf.models import (
 from covid_cmsf.models.checkpoints import export
 from covid_cmsf.models.checkpoints.channel_adapt import adapt_channel_values, adapt_channels
 
-NAMES = encoder_names()
+NAMES = list_models()
 
 
 def random_encoder(name: str, in_channels: int = 3, bn_eps: float = 1e-5) -> Encoder:
     """An encoder whose batch norms have moved, too."""
-    encoder = create_encoder(name, in_channels=in_channels, bn_eps=bn_eps)
+    encoder = create_model(name, in_channels=in_channels, bn_eps=bn_eps)
     for key, value in encoder.state_dict().items():
         if "running" in key or "bn" in key:
             value.copy_(torch.rand(value.shape) + 0.5)

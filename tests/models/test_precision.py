@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from covid_cmsf.models import create_encoder
+from covid_cmsf.models import create_model
 from covid_cmsf.models.precision import autocast, compile_
 
 
 def test_fp32_changes_nothing_and_bf16_runs_the_convolutions_in_bf16() -> None:
-    encoder = create_encoder("s3d_tiny").eval()
+    encoder = create_model("s3d_tiny").eval()
     clip = torch.randn(1, 3, 8, 32, 32)
     with torch.inference_mode():
         exact = encoder(clip)
         with autocast("fp32", "cpu"):
             assert torch.equal(encoder(clip), exact)
         with autocast("bf16", "cpu"):
-            half = encoder.features(clip)
+            half = encoder.forward_features(clip)
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.float().mean(dim=(2, 3, 4)), exact, atol=0.05, rtol=0.1)
 
@@ -30,7 +30,7 @@ def test_unknown_precision_lists_the_choices() -> None:
 
 @pytest.mark.slow
 def test_compiled_encoder_keeps_its_keys_and_its_numbers() -> None:
-    encoder = create_encoder("s3d_tiny").eval()
+    encoder = create_model("s3d_tiny").eval()
     clip = torch.randn(1, 3, 8, 32, 32)
     keys = list(encoder.state_dict())
     with torch.no_grad():

@@ -104,7 +104,7 @@ def test_torchvisions_kinetics_s3d_brings_its_eps_and_normalization(tmp_path: Pa
     assert set(loaded.report.unused_keys) == {"classifier.1.weight", "classifier.1.bias"}
     clip = torch.randn(1, 3, 8, 32, 32)
     with torch.inference_mode():
-        torch.testing.assert_close(loaded.encoder.features(clip), net.features(clip), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(loaded.encoder.forward_features(clip), net.features(clip), atol=1e-5, rtol=1e-4)
 
 
 def test_half_precision_files_are_read_as_fp32_and_the_report_says_so(tmp_path: Path) -> None:

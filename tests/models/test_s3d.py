@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torchvision.models.video import s3d as torchvision_s3d
 
-from covid_cmsf.models import create_encoder
+from covid_cmsf.models import create_model
 from covid_cmsf.models.checkpoints.formats.torchvision import torchvision_s3d_keys
 from covid_cmsf.models.s3d import TABLE, InceptionBlock, Mixed, SelfGating, SeparableConv
 
@@ -26,18 +26,20 @@ def torchvision_twin(ours: nn.Module, eps: float) -> nn.Module:
 @pytest.mark.parametrize("eps", [1e-5, 1e-3])
 def test_features_equal_torchvisions_in_eval_mode(eps: float) -> None:
     torch.manual_seed(0)
-    ours = create_encoder("s3d", bn_eps=eps).eval()
+    ours = create_model("s3d", bn_eps=eps).eval()
     with torch.inference_mode():
         clip = torch.randn(1, 3, 8, 32, 32)
-        torch.testing.assert_close(ours.features(clip), torchvision_twin(ours, eps).eval()(clip), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            ours.forward_features(clip), torchvision_twin(ours, eps).eval()(clip), atol=1e-5, rtol=1e-4
+        )
 
 
 def test_training_step_equals_torchvisions() -> None:
     torch.manual_seed(0)
-    ours = create_encoder("s3d").double()
+    ours = create_model("s3d").double()
     twin = torchvision_twin(ours, 1e-5).double().train()
     clip = torch.randn(2, 3, 16, 64, 64, dtype=torch.float64)  # smaller ones leave the last norms too few values
-    ours.features(clip).square().mean().backward()
+    ours.forward_features(clip).square().mean().backward()
     twin(clip).square().mean().backward()
     theirs = {f"features.{key}": parameter.grad for key, parameter in twin.named_parameters()}
     for key, parameter in ours.named_parameters():
@@ -92,6 +94,6 @@ def test_gated_block_gates_each_branch_before_joining() -> None:
 @pytest.mark.parametrize("size", [(32, 128, 128), (16, 112, 112)])
 def test_sizes_that_torchvision_refuses_work(size: tuple[int, int, int]) -> None:
     with torch.device("meta"):
-        assert create_encoder("s3d").eval()(torch.empty(1, 3, *size)).shape == (1, 1024)
+        assert create_model("s3d").eval()(torch.empty(1, 3, *size)).shape == (1, 1024)
         with pytest.raises(RuntimeError):
             torchvision_s3d().eval()(torch.empty(1, 3, *size))

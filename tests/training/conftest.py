@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from covid_cmsf.models import EncoderMetadata, create_encoder, save_encoder
+from covid_cmsf.models import EncoderMetadata, create_model, save_encoder
 from covid_cmsf.training.run import run_training
 from covid_cmsf.views.modalities import IMAGENET_MEAN, IMAGENET_STD
 from tests.factories import make_ucf
@@ -55,7 +55,7 @@ def rgb_weights(clips: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def frame_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A 2D network without a projector, as a picture guide."""
     path = tmp_path_factory.mktemp("frame") / "r18.safetensors"
-    encoder = create_encoder("r18")
+    encoder = create_model("r18")
     metadata = EncoderMetadata(
         encoder="r18",
         in_channels=3,

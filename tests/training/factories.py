@@ -116,14 +116,14 @@ class Toy(Encoder):
             layers += [nn.BatchNorm3d(next_size, eps=bn_eps), nn.ReLU(inplace=True)]
         super().__init__(nn.Sequential(*layers), name=name, in_channels=in_channels, num_features=32)
 
-    def features(self, clip: Tensor) -> Tensor:
+    def forward_features(self, clip: Tensor) -> Tensor:
         features: Tensor = self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
         return features
 
 
 def add_toy() -> None:
     """Puts it into the zoo of this process, once."""
-    if TOY not in registry.encoder_names():
+    if TOY not in registry.list_models():
         registry.register_encoder(TOY, default_input_size=(8, 32, 32), summary="for tests")(Toy)
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from covid_cmsf.clips.records import read_manifest, write_manifest
-from covid_cmsf.models import create_encoder
+from covid_cmsf.models import create_model
 from covid_cmsf.models.encoder import weights_sha256
 from covid_cmsf.training import run as run_module
 from covid_cmsf.training.config import GuideConfig, TrainConfig
@@ -80,7 +80,7 @@ def test_a_guide_that_changes_is_noticed_at_the_end_of_the_run(
 
 
 def test_the_hash_sees_every_tensor_and_its_name() -> None:
-    encoder = create_encoder("toy")
+    encoder = create_model("toy")
     hashes = {weights_sha256(encoder)}
     for tensor in encoder.state_dict().values():
         tensor.add_(1)

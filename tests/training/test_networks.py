@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from covid_cmsf.methods.base import HeadConfig
-from covid_cmsf.models import create_encoder
+from covid_cmsf.models import create_model
 from covid_cmsf.models.networks import Network, make_predictor, make_target
 from covid_cmsf.training.build import build_components
 from covid_cmsf.training.distributed import DistributedContext
@@ -137,5 +137,5 @@ def test_the_metadata_says_what_the_weights_have_seen(clips: Path) -> None:
         and metadata.projector is not None
     )
     assert metadata.bn_eps == next(
-        module.eps for module in create_encoder("toy").modules() if isinstance(module, nn.BatchNorm3d)
+        module.eps for module in create_model("toy").modules() if isinstance(module, nn.BatchNorm3d)
     )

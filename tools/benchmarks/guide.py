@@ -9,7 +9,7 @@ import torch
 import typer
 
 from covid_cmsf.config import load_config
-from covid_cmsf.models import MLP, EncoderMetadata, create_encoder, projector_layout, save_encoder
+from covid_cmsf.models import MLP, EncoderMetadata, create_model, projector_layout, save_encoder
 from covid_cmsf.training.build import TrainComponents, build_components
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.data import make_loader
@@ -86,7 +86,7 @@ def _make_config(
 
 def _random_guide(path: Path, encoder: str, input_size: tuple[int, int, int], stride: int) -> None:
     flow = get_modality("flow")
-    network = create_encoder(encoder, in_channels=flow.num_channels)
+    network = create_model(encoder, in_channels=flow.num_channels)
     projector = MLP(projector_layout(network.num_features))
     metadata = EncoderMetadata(
         encoder=encoder,

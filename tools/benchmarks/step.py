@@ -18,7 +18,7 @@ import typer
 from torch import Tensor, nn
 from torchvision.models.video import s3d as torchvision_s3d
 
-from covid_cmsf.models import create_encoder
+from covid_cmsf.models import create_model
 from covid_cmsf.models.encoder import parse_size
 from covid_cmsf.models.precision import autocast, compile_
 from tools.benchmarks.measure import print_results, summarize_times, time_calls
@@ -40,13 +40,13 @@ def command(
     clip = torch.randn(batch, 3, *parse_size(size))
     variants: dict[str, Step] = {
         "plain": _make_step(torchvision_s3d().features, clip, fused=False),
-        "channels_last": _make_step(create_encoder("s3d"), clip, fused=False),
-        "channels_last_fused_adam": _make_step(create_encoder("s3d"), clip, fused=True),
+        "channels_last": _make_step(create_model("s3d"), clip, fused=False),
+        "channels_last_fused_adam": _make_step(create_model("s3d"), clip, fused=True),
     }
     if bf16:
-        variants["with_bf16"] = _make_step(create_encoder("s3d"), clip, fused=True, precision="bf16")
+        variants["with_bf16"] = _make_step(create_model("s3d"), clip, fused=True, precision="bf16")
     if compile:
-        variants["with_compile"] = _make_step(compile_(create_encoder("s3d")), clip, fused=True)
+        variants["with_compile"] = _make_step(compile_(create_model("s3d")), clip, fused=True)
     results: dict[str, Any] = {"batch": batch, "size": size, "threads": threads, "repeats": repeats}
     print_results(results | _compare(variants, repeats), as_json=as_json)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from covid_cmsf.files import file_sha256
-from covid_cmsf.models import Encoder, EncoderMetadata, create_encoder, encoder_entry, freeze_, load_weights
+from covid_cmsf.models import Encoder, EncoderMetadata, create_model, encoder_entry, freeze_, load_weights
 from covid_cmsf.views.modalities import get_modality as modality_of
 
 # B batch, C channels, T frames, H W pixels
@@ -119,7 +119,7 @@ def create_random_encoder(
     size = encoder_entry(name).default_input_size if input_size is None else input_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        encoder = create_encoder(name, in_channels=modality_info.num_channels)
+        encoder = create_model(name, in_channels=modality_info.num_channels)
     metadata = EncoderMetadata(
         encoder=name,
         in_channels=modality_info.num_channels,

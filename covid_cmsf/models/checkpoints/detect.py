@@ -11,7 +11,7 @@ from covid_cmsf.models.checkpoints.formats import coclr, ssl_resnet, torchvision
 from covid_cmsf.models.checkpoints.formats.native import native_layout
 from covid_cmsf.models.checkpoints.layout import Branch, CheckpointLayout, StateDict, invert_keys
 from covid_cmsf.models.checkpoints.reader import CheckpointFile
-from covid_cmsf.models.registry import create_encoder, encoder_names
+from covid_cmsf.models.registry import create_model, list_models
 
 EXTERNAL_LAYOUTS = (
     coclr.PRETRAINING_LAYOUT,
@@ -73,12 +73,12 @@ def expected_shapes(encoder: str) -> dict[str, Shape]:
 def first_conv(encoder: str) -> str:
     """The key of the convolution that sees the pixels."""
     with torch.device("meta"):
-        return create_encoder(encoder).first_conv
+        return create_model(encoder).first_conv
 
 
 def _match_layout(layout: CheckpointLayout, state: StateDict) -> tuple[int, DetectedLayout]:
     """How many of the file's names the layout knows in its best branch, and the branches it finds."""
-    to_native = invert_keys(layout, _known_keys(tuple(encoder_names())))
+    to_native = invert_keys(layout, _known_keys(tuple(list_models())))
     counts = {
         branch: sum(
             name.startswith(branch.encoder_prefix) and name.removeprefix(branch.encoder_prefix) in to_native
@@ -93,7 +93,7 @@ def _match_layout(layout: CheckpointLayout, state: StateDict) -> tuple[int, Dete
 @lru_cache
 def _expected_shapes(encoder: str) -> tuple[tuple[str, Shape], ...]:
     with torch.device("meta"):
-        state = create_encoder(encoder).state_dict()
+        state = create_model(encoder).state_dict()
     return tuple((key, tuple(tensor.shape)) for key, tensor in state.items())
 
 
@@ -120,7 +120,7 @@ def match_encoder(
     With `requested` only that one is tried. ValueError with the faults of the nearest otherwise.
     """
     mismatches = {
-        name: _mismatches(state, name, layout, branch) for name in ([requested] if requested else encoder_names())
+        name: _mismatches(state, name, layout, branch) for name in ([requested] if requested else list_models())
     }
     closest = min(mismatches, key=lambda name: sum(map(len, mismatches[name].values())))
     if not any(mismatches[closest].values()):

@@ -40,7 +40,7 @@ from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
 from covid_cmsf.models.encoder import Encoder
 from covid_cmsf.models.heads import MLP, HeadLayout
 from covid_cmsf.models.networks import Embedder
-from covid_cmsf.models.registry import create_encoder, encoder_entry
+from covid_cmsf.models.registry import create_model, encoder_entry
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def load_weights(
     metadata = metadata.model_copy(
         update={"bn_eps": bn_eps or metadata.bn_eps, "projector": projector.layout if projector else None}
     )
-    network = create_encoder(metadata.encoder, in_channels=metadata.in_channels, bn_eps=metadata.bn_eps)
+    network = create_model(metadata.encoder, in_channels=metadata.in_channels, bn_eps=metadata.bn_eps)
     network.load_state_dict(state, strict=True)
     return LoadedWeights(network.eval(), projector, metadata, _make_report(extracted, metadata, changes))
 
