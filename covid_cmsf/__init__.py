@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     from covid_cmsf.evaluation.knn import KnnResult, evaluate_knn
     from covid_cmsf.evaluation.probes.linear import LinearResult, evaluate_linear
     from covid_cmsf.evaluation.retrieval import RetrievalResult
+    from covid_cmsf.methods.constraints import (
+        Constraint,
+        GuideConstraint,
+        LabelConstraint,
+        Query,
+        SelfConstraint,
+        Unconstrained,
+    )
+    from covid_cmsf.methods.contrastive import ContrastiveLoss, label_positives, mined_positives
+    from covid_cmsf.methods.mean_shift import MeanShiftLoss
+    from covid_cmsf.methods.memory_bank import MemoryBank
+    from covid_cmsf.methods.neighbors import Neighbors, nearest
     from covid_cmsf.models import (
         MLP,
         Embedder,
@@ -54,6 +66,18 @@ _HOME = {
     "covid_cmsf.evaluation.knn": ["KnnResult", "evaluate_knn"],
     "covid_cmsf.evaluation.probes.linear": ["LinearResult", "evaluate_linear"],
     "covid_cmsf.evaluation.retrieval": ["RetrievalResult"],
+    "covid_cmsf.methods.constraints": [
+        "Constraint",
+        "GuideConstraint",
+        "LabelConstraint",
+        "Query",
+        "SelfConstraint",
+        "Unconstrained",
+    ],
+    "covid_cmsf.methods.contrastive": ["ContrastiveLoss", "label_positives", "mined_positives"],
+    "covid_cmsf.methods.mean_shift": ["MeanShiftLoss"],
+    "covid_cmsf.methods.memory_bank": ["MemoryBank"],
+    "covid_cmsf.methods.neighbors": ["Neighbors", "nearest"],
     "covid_cmsf.models": [
         "MLP",
         "Embedder",
@@ -79,17 +103,27 @@ __all__ = [
     "Batch",
     "ClipStore",
     "Clips",
+    "Constraint",
+    "ContrastiveLoss",
     "Embedder",
     "Encoder",
     "EncoderMetadata",
     "Features",
     "FlowParameters",
+    "GuideConstraint",
     "HeadLayout",
     "KnnResult",
+    "LabelConstraint",
     "LinearResult",
+    "MeanShiftLoss",
+    "MemoryBank",
+    "Neighbors",
     "Network",
+    "Query",
     "RetrievalResult",
+    "SelfConstraint",
     "TrainConfig",
+    "Unconstrained",
     "VideoFiles",
     "ViewConfig",
     "ViewDataset",
@@ -100,9 +134,12 @@ __all__ = [
     "evaluate_linear",
     "extract_features",
     "freeze_",
+    "label_positives",
     "load_encoder",
     "load_features",
     "make_target",
+    "mined_positives",
+    "nearest",
     "open_clips",
     "optical_flow",
     "retrieval",

@@ -14,6 +14,9 @@ import torch
 from torch import nn
 
 import covid_cmsf as cc
+from covid_cmsf.methods.base import EmbeddedBatch
+from covid_cmsf.methods.contrastive import CoCLR, InfoNCE, SupervisedContrastive
+from covid_cmsf.methods.memory_bank import MemoryBanks
 from tests.evaluation.factories import small_encoder, synthetic_features
 from tests.factories import make_ucf, moving_square, write_video
 from tests.preprocess.commands import preprocess
@@ -190,6 +193,56 @@ def test_optical_flow_finds_a_shift_of_two_pixels() -> None:
 def test_optical_flow_refuses_other_frames(frames: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cc.optical_flow(frames, backend="opencv")
+
+
+# Losses
+
+
+@pytest.mark.parametrize("name", ["infonce", "supcon", "coclr"])
+def test_contrastive_loss_is_that_of_the_training_loop(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    unit = [nn.functional.normalize(torch.randn(6, 8, generator=generator)) for _ in range(6)]
+    ids = [torch.arange(6) + 6 * number for number in range(2)]
+    labels = torch.tensor([0, 1, 2, 0, 1, -1])
+    banks = MemoryBanks(6, {"target": 8, "flow": 8})
+    banks.push_({"target": unit[0], "flow": unit[1]}, videos=ids[0], sources=ids[0], labels=labels)
+    bank, (online, keys, guide) = banks.main, unit[2:5]
+    batch = EmbeddedBatch(
+        online=online,
+        sources=ids[1],
+        labels=labels,
+        true_labels=labels,
+        videos=ids[1],
+        target=keys,
+        guides={"flow": guide},
+    )
+    method, criterion, positives = {
+        "infonce": (InfoNCE(temperature=0.1), cc.ContrastiveLoss(0.1), None),
+        "supcon": (
+            SupervisedContrastive(temperature=0.1),
+            cc.ContrastiveLoss(0.1, reduce="mean_log"),
+            cc.label_positives(labels, bank),
+        ),
+        "coclr": (
+            CoCLR(temperature=0.1, top_k=2),
+            cc.ContrastiveLoss(0.1),
+            cc.mined_positives(guide, bank, sources=ids[1], column="flow", top_k=2),
+        ),
+    }[name]
+    expected = method.losses(batch, banks, generator).mean()
+    assert torch.equal(criterion(online, keys, bank, positives), expected)
+    assert expected > 0
+
+
+def test_losses_say_what_they_cannot_take() -> None:
+    with pytest.raises(ValueError, match="temperature is 0"):
+        cc.ContrastiveLoss(0)
+    with pytest.raises(ValueError, match="choose from log_sum, mean_log"):
+        cc.ContrastiveLoss(reduce="sum")  # type: ignore[arg-type]
+    bank = cc.MemoryBank(4, rgb=2, flow=2)
+    indices = bank.push_(rgb=torch.eye(2), flow=torch.eye(2), videos=torch.arange(2))
+    with pytest.raises(ValueError, match="guide columns audio: those of the memory bank are flow"):
+        cc.MeanShiftLoss(k=1, constraint=cc.GuideConstraint("audio"))(torch.eye(2), bank, indices)
 
 
 # From features to numbers

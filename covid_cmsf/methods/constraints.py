@@ -72,7 +72,15 @@ class Query:
 
 
 class Constraint(ABC):
-    """The entries of a bank that may be neighbors."""
+    """Which entries of a memory bank may be neighbors of a sample. Implement `nearest` for a constraint of your own.
+
+    Example:
+        >>> class SameVideo(cc.Constraint):
+        ...     def nearest(self, query, bank, k):
+        ...         other = bank.ids("sources")[None, :] != query.sources[:, None]
+        ...         return cc.nearest(query.target, bank.targets, k, forbidden=other)
+        >>> criterion = cc.MeanShiftLoss(k=5, constraint=SameVideo())
+    """
 
     uses_labels: ClassVar[bool] = False
     uses_guides: ClassVar[bool] = False
@@ -93,7 +101,11 @@ class Constraint(ABC):
 
 
 class Unconstrained(Constraint):
-    """All entries may be neighbors: MSF."""
+    """Allow all entries: MSF (Koohpayegani et al. 2021).
+
+    Example:
+        >>> criterion = cc.MeanShiftLoss(k=10, constraint=cc.Unconstrained())
+    """
 
     def nearest(self, query: Query, bank: MemoryBank, k: int) -> Neighbors:
         return nearest(query.target, bank.targets, k, forbidden=query.forbidden(bank))
@@ -106,14 +118,24 @@ class Unconstrained(Constraint):
 
 
 class SelfConstraint(Constraint):
-    """Only the sample's own target is a neighbor: BYOL in one direction."""
+    """Allow only the sample's own target: BYOL in one direction.
+
+    Example:
+        >>> criterion = cc.MeanShiftLoss(k=1, constraint=cc.SelfConstraint())
+    """
 
     def nearest(self, query: Query, bank: MemoryBank, k: int) -> Neighbors:
         return Neighbors(query.indices[:, None])
 
 
 class LabelConstraint(Constraint):
-    """Entries with the sample's label may be neighbors. Samples without a label have none."""
+    """Allow entries with the sample's label: supervised CMSF. A sample without a label (-1) has no neighbors.
+
+    Push the labels with the targets: `bank.push_(rgb=..., videos=..., labels=labels)`.
+
+    Example:
+        >>> criterion = cc.MeanShiftLoss(k="all", constraint=cc.LabelConstraint())
+    """
 
     uses_labels = True
 
@@ -158,10 +180,15 @@ class LabelConstraint(Constraint):
 
 
 class GuideConstraint(Constraint):
-    """The n nearest entries in a frozen guide's embedding may be neighbors: its candidates.
+    """Allow the n nearest entries in a frozen guide's embedding, its candidates: cross-modal CMSF.
 
-    `columns` are the guides' columns of the bank, by default all but the first. Several guides propose n candidates
-    each; `combine` takes their union or their intersection.
+    Args:
+        columns: the guides' columns of the bank, by default all but the first.
+        n: candidates that each guide proposes.
+        combine: the union or the intersection of several guides' candidates.
+
+    Example:
+        >>> criterion = cc.MeanShiftLoss(k=5, constraint=cc.GuideConstraint("flow", n=10))
     """
 
     uses_guides = True
@@ -178,6 +205,9 @@ class GuideConstraint(Constraint):
         """Return the entries (B, N) that the guides propose, -1 where there are fewer."""
         forbidden = query.forbidden(bank)
         columns = list(query.guides) if self.columns is None else self.columns
+        if not columns or not set(columns) <= set(query.guides):
+            known = ", ".join(query.guides) or "none"
+            raise ValueError(f"guide columns {', '.join(columns) or 'none'}: those of the memory bank are {known}")
         first, *others = (
             nearest(query.guides[name], bank.embeddings(name), self.n, forbidden=forbidden).indices for name in columns
         )

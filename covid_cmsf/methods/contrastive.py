@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from covid_cmsf.methods.base import (
     EmbeddedBatch,
@@ -51,15 +51,31 @@ def own_key_positives(batch: int, bank_size: int, *, device: torch.device) -> Te
 
 
 def label_positives(labels: Tensor, bank: MemoryBank, *, own_key: bool = True) -> Tensor:
-    """Return positives (B, 1 + M): entries with the same label, and the own key or not. Label -1 matches nothing."""
+    """Return positives (B, 1 + M): entries with the same label, and the own key or not. Label -1 matches nothing.
+
+    Example:
+        >>> bank, labels = cc.MemoryBank(8, rgb=2), torch.tensor([3, -1])
+        >>> indices = bank.push_(rgb=torch.eye(2), videos=torch.arange(2), labels=labels)
+        >>> cc.label_positives(labels, bank)
+        tensor([[ True,  True, False],
+                [ True, False, False]])
+    """
     same = (labels[:, None] == bank.ids("labels")[None, :]) & (labels >= 0)[:, None]
     return torch.cat([same.new_full((len(same), 1), own_key), same], dim=1)
 
 
-def mined_positives(guide: Tensor, bank: MemoryBank, *, sources: Tensor, column: str, top_k: int, mine: bool) -> Tensor:
+def mined_positives(
+    guide: Tensor, bank: MemoryBank, *, sources: Tensor, column: str, top_k: int, mine: bool = True
+) -> Tensor:
     """Return CoCLR's positives (B, 1 + M): own key, entries of the same source, the guide's `top_k` nearest others.
 
     With `mine=False` (the bank is not full yet) only the first two.
+
+    Example:
+        >>> bank, sources = cc.MemoryBank(8, rgb=2, flow=3), torch.arange(3)
+        >>> indices = bank.push_(rgb=torch.ones(3, 2), flow=torch.eye(3), videos=sources)
+        >>> cc.mined_positives(torch.eye(3)[:1], bank, sources=sources[2:], column="flow", top_k=1)
+        tensor([[ True,  True, False,  True]])
     """
     sibling = sources[:, None] == bank.ids("sources")[None, :]
     positives = torch.cat([sibling.new_ones(len(sibling), 1), sibling], dim=1)
@@ -98,6 +114,47 @@ def log_sum_loss(logits: Tensor, positives: Tensor) -> PerSampleLoss:
     # A sample without positives keeps all logits, so that its value stays finite.
     kept = logits.masked_fill(~(positives | ~has_positives[:, None]), -torch.inf)
     return mask_invalid(logits.logsumexp(1) - kept.logsumexp(1), has_positives)
+
+
+class ContrastiveLoss(nn.Module):
+    """One softmax over the own key and the bank, with a set of positives, for any training loop.
+
+    Push the keys into the bank after the loss, as MoCo does; the loss never changes it. With `label_positives` it is
+    UberNCE or SupCon, with `mined_positives` CoCLR; without positives, InfoNCE.
+
+    Args:
+        temperature: of the softmax.
+        reduce: "log_sum" is -log of the sum of p over the positives (InfoNCE, CoCLR), "mean_log" the mean of -log p
+            (UberNCE, SupCon).
+
+    Example:
+        >>> bank = cc.MemoryBank(2048, rgb=128)
+        >>> online, keys = (torch.nn.functional.normalize(torch.randn(4, 128)) for _ in range(2))
+        >>> labels = torch.tensor([0, 0, 1, 1])
+        >>> loss = cc.ContrastiveLoss(0.07)(online, keys, bank)
+        >>> indices = bank.push_(rgb=keys, videos=torch.arange(4), labels=labels)
+        >>> criterion = cc.ContrastiveLoss(0.1, reduce="mean_log")
+        >>> loss = criterion(online, keys, bank, cc.label_positives(labels, bank))
+    """
+
+    def __init__(self, temperature: float = 0.07, *, reduce: Literal["log_sum", "mean_log"] = "log_sum") -> None:
+        super().__init__()
+        if not temperature > 0:
+            raise ValueError(f"temperature is {temperature}; it must be above 0")
+        if reduce not in ("log_sum", "mean_log"):
+            raise ValueError(f"reduce is {reduce!r}; choose from log_sum, mean_log")
+        self.temperature, self.reduce = temperature, reduce
+
+    def forward(self, online: Tensor, keys: Tensor, bank: MemoryBank, positives: Tensor | None = None) -> Tensor:
+        """Return the mean loss of online embeddings (B, D) and their keys (B, D), all unit vectors.
+
+        `positives` is (B, 1 + len(bank)), the own key first; only the own key when left out.
+        """
+        logits = contrastive_logits(online, keys, bank.targets, temperature=self.temperature)
+        if positives is None:
+            positives = own_key_positives(len(logits), len(bank), device=logits.device)
+        loss = log_sum_loss if self.reduce == "log_sum" else mean_log_loss
+        return loss(logits, positives).mean()
 
 
 class InfoNCE(Method):

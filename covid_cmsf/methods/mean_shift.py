@@ -49,10 +49,23 @@ def mean_shift_loss(online: Tensor, means: Tensor, counts: Tensor) -> PerSampleL
 
 
 class MeanShiftLoss(nn.Module):
-    """CMSF eq. 1 under a constraint. `k` is the number of neighbors, or "all" that the constraint allows.
+    """CMSF eq. 1 under a constraint: the mean of 2 - 2 v.z over the k nearest allowed entries z of each sample.
 
-    indices = bank.push_(rgb=target(view), flow=guide(flow_view), videos=videos)
-    loss = MeanShiftLoss(k=5, constraint=GuideConstraint("flow", n=10))(online(other_view), bank, indices)
+    Push the targets into the bank first; the loss never changes it. Only the online embeddings get a gradient.
+
+    Args:
+        k: neighbors that are averaged, or "all" that the constraint allows.
+        constraint: which entries may be neighbors; all (MSF) when left out.
+        include_target: the sample's own target may be a neighbor.
+        include_siblings: entries of the same source may be neighbors.
+
+    Example:
+        >>> bank = cc.MemoryBank(8192, rgb=256, flow=128)
+        >>> criterion = cc.MeanShiftLoss(k=5, constraint=cc.GuideConstraint("flow", n=10))
+        >>> online, target, guide = (torch.nn.functional.normalize(torch.randn(4, dim)) for dim in (256, 256, 128))
+        >>> indices = bank.push_(rgb=target, flow=guide, videos=torch.arange(4))
+        >>> criterion(online, bank, indices)
+        tensor(...)
     """
 
     def __init__(

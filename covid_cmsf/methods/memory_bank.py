@@ -20,8 +20,18 @@ class MemoryBank(nn.Module):
     A ring buffer: the newest entries replace the oldest. The first column holds the targets, further ones the
     embeddings of guides. All of it is persistent state.
 
-    bank = MemoryBank(8192, rgb=256, flow=128)
-    indices = bank.push_(rgb=target(view), flow=guide(flow_view), videos=videos)
+    Args:
+        size: number of entries.
+        dims: width of each column, as a mapping.
+        more_dims: width of each column, as keywords.
+
+    Example:
+        >>> bank = cc.MemoryBank(8192, rgb=256, flow=128)
+        >>> rgb, flow = (torch.nn.functional.normalize(torch.randn(4, dim)) for dim in (256, 128))
+        >>> bank.push_(rgb=rgb, flow=flow, videos=torch.arange(4))
+        tensor([0, 1, 2, 3])
+        >>> len(bank), bank.embeddings("flow").shape
+        (4, torch.Size([4, 128]))
     """
 
     videos: Tensor

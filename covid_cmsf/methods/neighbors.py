@@ -33,6 +33,12 @@ def nearest(
     """Return the k nearest entries of `bank` (M, D) to each query (B, D): of all, or of those `among` (m,).
 
     `forbidden` (B, M) entries are never returned.
+
+    Example:
+        >>> bank = torch.eye(4)
+        >>> cc.nearest(bank[:2], bank, k=1).indices
+        tensor([[0],
+                [1]])
     """
     queries = queries.float()
     count, width = (len(bank), 0) if among is None else (len(among), bank.shape[1])
