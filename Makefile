@@ -3,6 +3,7 @@
 # make test-fast  lint and the quick tests, for the inner loop
 # make coverage   after make test: the lines that no test runs, as pages in htmlcov/
 # make format     fix what ruff can fix
+# make docs       build the documentation into site/, strictly and without network
 # make clean      remove the virtual environment and the demo's output
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,7 +12,7 @@ DEMO ?= demo
 SEEDS ?= [0]
 PYTEST_ARGS ?= -n 2
 
-.PHONY: install demo test test-fast coverage lint ruff mypy format clean
+.PHONY: install demo test test-fast coverage lint ruff mypy format docs clean
 install: $(VENV)/.installed
 
 $(VENV)/.installed: setup.cfg pyproject.toml
@@ -52,5 +53,9 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# No page needs the network: neither while it is built nor while it is read.
+docs: install
+	$(BIN)/python -m mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) $(DEMO) runs/demo runs/demo-report build *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage htmlcov
+	rm -rf $(VENV) $(DEMO) runs/demo runs/demo-report build site *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage htmlcov

@@ -1,6 +1,6 @@
 """Encoder and classifier together, and the file that holds them.
 
-The file is a training checkpoint of ours (docs/models.md): `load_weights` takes the encoder out of it, so a fine-tuned
+The file is a training checkpoint (docs/reference/files.md): `load_weights` takes the encoder out of it, so a fine-tuned
 network can be extracted from and evaluated like any other.
 """
 
