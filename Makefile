@@ -42,9 +42,9 @@ test test-fast: export OMP_NUM_THREADS = 1
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS) --durations=25 --cov
 
-# What took more than two seconds is printed: mark it `slow`.
+# What took longest is printed: mark it `slow`. A file's tests stay in one process, so its fixtures are built once.
 test-fast: ruff
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m 'not slow and not real' --durations=10 --durations-min=2
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --dist loadfile -m 'not slow and not real' --durations=10 --durations-min=1
 
 coverage: install
 	$(BIN)/coverage html

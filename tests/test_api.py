@@ -84,6 +84,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 # Video files
 
 
+@pytest.mark.slow
 def test_embed_agrees_with_a_clip_store_in_flow_to_the_last_bit(videos: Path, store: Path, tmp_path: Path) -> None:
     encoder, clips = encoder_with_metadata("flow"), cc.open_clips(store)
     assert isinstance(clips, cc.ClipStore)
@@ -133,6 +134,7 @@ def test_embed_pads_a_video_shorter_than_a_clip(tmp_path: Path) -> None:
     assert torch.isfinite(cc.embed(path, encoder_with_metadata("rgb"))).all()
 
 
+@pytest.mark.slow
 def test_flow_of_larger_frames_is_that_of_the_short_edge_asked_for(tmp_path: Path) -> None:
     frames = moving_square(4)
     large = np.stack([cv2.resize(frame, (128, 96)) for frame in frames])

@@ -157,6 +157,7 @@ def test_an_old_failed_step_is_not_replayed_and_one_line_says_why(tmp_path: Path
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_report_reads_an_old_run(old_run: Path, tmp_path: Path) -> None:
     result = run("report", old_run, "--out", tmp_path / "page", "--no-thumbnails", "--no-umap")
     assert result.exit_code == 0, (result.output, result.exception)

@@ -17,6 +17,7 @@ def run(*args: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *map(str, args)], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_version_and_help() -> None:
     assert run("--version").stdout.strip() == f"covid-cmsf {__version__}"
     for args in ([], ["preprocess"], ["clips"], ["clips", "show"], ["doctor"], ["demo-videos"]):
@@ -34,6 +35,7 @@ def test_preprocessing_workers_do_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
+@pytest.mark.slow
 def test_doctor_says_whether_all_is_well(tmp_path: Path) -> None:
     result = run("doctor", tmp_path, "--json")
     report = json.loads(result.stdout)
@@ -41,6 +43,7 @@ def test_doctor_says_whether_all_is_well(tmp_path: Path) -> None:
     assert {"python", "torch", "H.264", "OpenCV TV-L1"} <= {finding["name"] for finding in report["checks"]}
 
 
+@pytest.mark.slow
 def test_doctor_reports_a_folder_that_cannot_be_written() -> None:
     result = run("doctor", "/proc/nowhere", "--json")
     bad = [f for f in json.loads(result.stdout)["checks"] if f["status"] == "error"]
@@ -63,6 +66,7 @@ def test_from_videos_to_a_picture(tmp_path: Path) -> None:
     assert broken.returncode == 1 and "v_Archery_g01_c01.mp4 is missing" in broken.stdout
 
 
+@pytest.mark.slow
 def test_wrong_use_is_one_line(tmp_path: Path) -> None:
     for args in (
         ["clips", "info", tmp_path / "no"],

@@ -80,6 +80,7 @@ def test_retrieval_prints_a_table_and_writes_json(features: dict[str, Path], tmp
     assert written["features"][0]["checkpoint_sha256"] == provenance.checkpoint_sha256 != ""
 
 
+@pytest.mark.slow
 def test_every_number_has_a_command(features: dict[str, Path]) -> None:
     linear = as_json("evaluate", "linear", features["flow"])
     assert len(linear["scores"]["confusion"]) == 2 and linear["penalty"] is not None
@@ -102,6 +103,7 @@ def test_the_coclr_protocol_is_named_everywhere(clips: Path, folder: Path) -> No
     assert "chosen on test as Han et al. do" in run("evaluate", "linear", out).output.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_training_on_clips(clips: Path, folder: Path) -> None:
     quick = ["--epochs", 1, "--batch-size", 4, "--crops", 5, "--workers", 0, "--val-fraction", 0.3]
     weights = small_checkpoint(folder / "t.safetensors")
@@ -119,6 +121,7 @@ def test_training_on_clips(clips: Path, folder: Path) -> None:
     assert run("evaluate", "finetune", weights, clips, *quick, "--out", folder / "tuned").exit_code == 0
 
 
+@pytest.mark.slow
 def test_baselines_and_random_weights(clips: Path, folder: Path) -> None:
     result = as_json("evaluate", "baselines", clips, "--workers", 0, "--features", folder / "baselines")
     assert [row["name"] for row in result["baselines"]][:2] == ["chance", "color-histogram"]

@@ -30,6 +30,7 @@ def foreign(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_list_shows_every_encoder() -> None:
     rows = json.loads(run(models.models_app, "list", "--json").stdout)
     assert [row["name"] for row in rows] == list_models()
@@ -94,6 +95,7 @@ def test_outputs_are_not_replaced_unless_forced(foreign: Path, tmp_path: Path) -
     assert isinstance(result.exception, FileNotFoundError) and "no folder" in str(result.exception)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("to", "name"), [("onnx", "x.onnx"), ("torch-export", "x.pt2"), ("coclr", "x.pth.tar")])
 def test_export_writes_and_checks(foreign: Path, tmp_path: Path, to: str, name: str) -> None:
     result = run(models.weights_app, "export", foreign, "--to", to, "--out", tmp_path / name)

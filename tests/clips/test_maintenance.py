@@ -19,6 +19,7 @@ def faults(path: Path, num_workers: int = 1) -> list[str]:
     return check_store(ClipStore.open(path), num_workers=num_workers)
 
 
+@pytest.mark.slow
 def test_a_whole_store_has_no_faults_with_any_number_of_workers(finished_store: Path) -> None:
     assert faults(finished_store) == faults(finished_store, num_workers=2) == []
 

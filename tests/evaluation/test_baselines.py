@@ -51,6 +51,7 @@ def test_motions_are_counted_as_by_a_loop() -> None:
     assert np.allclose(network(clip)[0].numpy(), np.sqrt(sums.ravel() / sums.sum()), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_all_baselines_stand_in_one_table(tmp_path: Path) -> None:
     clips = SyntheticClips(broken=[4])
     result = evaluate_baselines(clips, tmp_path)

@@ -53,12 +53,14 @@ def test_what_is_read_is_what_was_written(eval_model: EvalModel, tmp_path: Path)
     assert torch.equal(again.videos.labels, features.videos.labels)
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_a_bit(eval_model: EvalModel, tmp_path: Path) -> None:
     extract(eval_model, tmp_path / "none")
     extract(eval_model, tmp_path / "one", num_workers=1)
     assert (tmp_path / "none").read_bytes() == (tmp_path / "one").read_bytes()
 
 
+@pytest.mark.slow
 def test_batch_size_changes_the_last_bits_at_most(eval_model: EvalModel, tmp_path: Path) -> None:
     usual = extract(eval_model, tmp_path / "16")
     for batch_size in (1, 7):
@@ -128,6 +130,7 @@ def test_a_killed_extraction_continues_to_the_same_bytes(
     assert not (tmp_path / ".killed.shards").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["checkpoint", "eval_protocol", "clips", "split"])
 def test_pieces_of_another_extraction_are_never_used(
     eval_model: EvalModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
@@ -220,6 +223,7 @@ def test_every_modality_can_be_extracted(tmp_path: Path, modality: str) -> None:
     assert len(features.windows) == 24 * num_windows and features.provenance.eval_protocol.modality == modality
 
 
+@pytest.mark.slow
 def test_random_weights_give_features_that_differ(tmp_path: Path) -> None:
     made = [create_random_model("s3d_tiny", modality="rgb", seed=seed, input_size=(6, 24, 24)) for seed in (0, 0, 1)]
     found = [extract(eval_model, tmp_path / str(i)) for i, eval_model in enumerate(made)]
@@ -244,6 +248,7 @@ def test_a_split_is_found_or_the_error_says_what_there_is(tmp_path: Path) -> Non
         load_split(clips)
 
 
+@pytest.mark.slow
 def test_foreign_weights_and_parts_of_our_checkpoints_are_taken(tmp_path: Path) -> None:
     (online, eval_model), (target, _) = small_encoder(seed=0), small_encoder(seed=1)
     torch.save({"epoch": 1, "state_dict": to_coclr(online.state_dict(), None)}, tmp_path / "coclr.pth.tar")

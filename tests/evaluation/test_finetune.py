@@ -48,6 +48,7 @@ def test_the_recipes_are_those_of_han_et_al() -> None:
         finetune_config("linear", num_crops=3)
 
 
+@pytest.mark.slow
 def test_the_linear_probe_learns_and_leaves_the_encoder_alone(tmp_path: Path) -> None:
     result = run(tmp_path / "run", quick("linear", epochs=8))
     assert result.scores.top1 > 80 and result.mode == "linear" and result.protocol == "clean"
@@ -56,6 +57,7 @@ def test_the_linear_probe_learns_and_leaves_the_encoder_alone(tmp_path: Path) ->
     assert result.history[-1]["loss"] < result.history[0]["loss"] and len(result.history) == 8
 
 
+@pytest.mark.slow
 def test_fine_tuning_learns_and_changes_the_encoder(tmp_path: Path) -> None:
     result = run(tmp_path / "run", quick("finetune", epochs=6, dropout=0.2))
     assert result.scores.top1 > 60 and result.scores.num_videos == 6
@@ -68,6 +70,7 @@ def test_fine_tuning_learns_and_changes_the_encoder(tmp_path: Path) -> None:
     assert set(answers.videos.subsets) == {"test"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["linear", "finetune"])
 def test_a_killed_training_continues_to_the_same_weights(tmp_path: Path, mode: str) -> None:
     chosen = quick(mode, epochs=3)
@@ -88,6 +91,7 @@ def test_a_killed_training_continues_to_the_same_weights(tmp_path: Path, mode: s
         assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
     run(tmp_path / "run", quick("linear", epochs=1))
     (tmp_path / "run" / "notes.txt").write_text("mine")
@@ -111,6 +115,7 @@ def test_validation_comes_from_training_sources_only() -> None:
     assert not {videos.sources[i] for i in tuning.test} & {videos.sources[i] for i in [*tuning.fit, *tuning.val]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_crops", [1, 5, 10])
 def test_probabilities_are_means_over_windows_and_crops(num_crops: int) -> None:
     encoder, eval_model = small_encoder("flow")
@@ -135,6 +140,7 @@ def test_unreadable_videos_are_listed(tmp_path: Path) -> None:
     assert {entry[:2] for entry in result.skipped} == {("c0/s0_0", "test"), ("c0/s1_1", "train")}
 
 
+@pytest.mark.slow
 def test_from_scratch_and_2d_networks_train(tmp_path: Path) -> None:
     eval_model = create_random_model("r18", modality="frame", seed=1, input_size=(1, 32, 32))
     result = run_finetune(eval_model, SyntheticClips(), tmp_path / "run", quick("scratch", epochs=2, dropout=0.0))
@@ -152,6 +158,7 @@ def test_a_loss_that_is_not_finite_stops_the_training(tmp_path: Path) -> None:
         run(tmp_path / "run", quick("finetune", epochs=5, lr=1e30, dropout=0.0))
 
 
+@pytest.mark.slow
 def test_shared_sources_are_refused_or_named(tmp_path: Path) -> None:
     clips = SyntheticClips()
     clips.splits["1"][clips.records[1].video_id] = "train"  # its sibling is tested on

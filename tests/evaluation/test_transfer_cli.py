@@ -51,6 +51,7 @@ def run(*args: object) -> Result:
     return CliRunner().invoke(whole.app, ["evaluate", "transfer", *map(str, args)])
 
 
+@pytest.mark.slow
 def test_from_pictures_to_the_papers_row(weights: Path, own: Path, tmp_path: Path) -> None:
     WRITERS["dtd"](tmp_path / "data")
     out = tmp_path / "out"
@@ -77,6 +78,7 @@ def test_from_pictures_to_the_papers_row(weights: Path, own: Path, tmp_path: Pat
     assert run(other, *args[1:], "--force").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_stopped_command_continues_to_the_same_result(
     weights: Path, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -190,6 +190,7 @@ def test_labels_must_fit_the_images() -> None:
         fake(labels={"train": [5] * 6})
 
 
+@pytest.mark.slow
 def test_worker_processes_read_the_same_images(tmp_path: Path) -> None:
     WRITERS["dtd"](tmp_path)
     images = open_torchvision(DATASETS["dtd"], tmp_path).images

@@ -37,6 +37,7 @@ def planted(num_rows: int, seed: int) -> LabeledFeatures:
     return LabeledFeatures(0.2 * rows, torch.where(wrong, 1 - labels, labels))
 
 
+@pytest.mark.slow
 def test_the_search_finds_a_planted_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SEARCH_SPACE, "iterations", IntDistribution(10, 12, log=True))
     monkeypatch.setitem(SEARCH_SPACE, "lr", FloatDistribution(0.5, 1.0, log=True))
@@ -68,6 +69,7 @@ def noisy(num_rows: int, seed: int) -> LabeledFeatures:
 TRAIN, VAL = noisy(30, 0), noisy(60, 1)
 
 
+@pytest.mark.slow
 def test_the_same_search_tries_the_same_settings(tmp_path: Path) -> None:
     first = search(TRAIN, VAL, num_trials=13)
     assert search(TRAIN, VAL, num_trials=13, journal=tmp_path / "journal") == first
@@ -82,6 +84,7 @@ def test_the_space_is_the_papers() -> None:
     assert all(one.log for one in SEARCH_SPACE.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["between trials", "within a trial", "within a line"])
 def test_a_killed_search_continues_to_the_same_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str

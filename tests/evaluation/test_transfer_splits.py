@@ -39,6 +39,7 @@ def simulated(row: TransferDataset) -> tuple[list[str], list[int], list[str]]:
     return [entry[0] for entry in entries], [entry[1] for entry in entries], [entry[2] for entry in entries]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", DATASETS.values(), ids=list(DATASETS))
 def test_a_whole_copy_gives_the_sizes_of_table_a2(row: TransferDataset) -> None:
     ids, labels, source_splits = simulated(row)

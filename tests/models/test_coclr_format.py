@@ -43,6 +43,7 @@ def torchvision_features(state: dict[str, torch.Tensor]) -> nn.Module:
     return trunk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("branch", "prefix"), [(None, "encoder_q"), ("target", "encoder_k"), ("sampler", "sampler")])
 def test_each_part_gives_the_features_of_torchvision(coclr_file: Path, branch: str | None, prefix: str) -> None:
     encoder = load_encoder(coclr_file, branch=branch)
@@ -69,6 +70,7 @@ def test_report_names_what_was_taken_and_every_key_left_over(coclr_file: Path) -
     assert "queue_vname" in " ".join(report.lines()) and loaded.metadata.bn_eps == 1e-5
 
 
+@pytest.mark.slow
 def test_guide_uses_the_projection_head(coclr_file: Path) -> None:
     guide = load_embedder(coclr_file, branch="guide")
     state = coclr_checkpoint("coclr")
@@ -127,6 +129,7 @@ def test_our_name_tables_are_the_verified_ones() -> None:
         assert torchvision_s3d_keys(f"trunk.{key}") == (theirs,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["s3d", "s3dg", "s3d_tiny"])
 def test_writing_coclrs_keys_and_reading_them_is_bit_identical(tmp_path: Path, name: str) -> None:
     first = create_model(name)

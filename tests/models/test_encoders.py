@@ -22,6 +22,7 @@ def test_the_zoo_holds_what_the_issue_asks_for() -> None:
     assert {"s3d", "s3dg", "s3d_half", "s3d_tiny", "c21d_tiny", "r18", "r50", "r18_cifar", "r10_small"} <= set(NAMES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("in_channels", [1, 2, 3])
 def test_feature_is_the_mean_of_the_feature_map(name: str, in_channels: int) -> None:
@@ -34,6 +35,7 @@ def test_feature_is_the_mean_of_the_feature_map(name: str, in_channels: int) -> 
     torch.testing.assert_close(feature.double(), slow.double(), atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_reach_every_parameter(name: str) -> None:
     encoder = create_model(name)
@@ -49,6 +51,7 @@ def test_weights_are_channels_last_and_stay_so_after_loading(name: str) -> None:
     assert convs and all(p.is_contiguous(memory_format=encoder.memory_format) for p in convs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_smallest_clip_works_and_one_less_is_refused(name: str) -> None:
     encoder = create_model(name).eval()
@@ -94,6 +97,7 @@ def test_bn_eps_reaches_every_batch_norm(name: str) -> None:
     assert norms and all(norm.eps == 1e-3 for norm in norms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_counted_parameters_are_those_of_the_layers(name: str) -> None:
     cost = profile_encoder(name, encoder_entry(name).default_input_size)
@@ -117,6 +121,7 @@ def test_parameter_counts_are_those_of_coclr(name: str, parameters: int) -> None
         assert count_parameters(create_model(name)) == parameters
 
 
+@pytest.mark.slow
 def test_operations_agree_with_torchvisions_tables() -> None:
     s3d, r18, r50 = S3D_Weights.KINETICS400_V1, ResNet18_Weights.IMAGENET1K_V1, ResNet50_Weights.IMAGENET1K_V1
     # Their tables include the classifier, 0.4 million multiply-accumulates at most for S3D and 2 for ResNet-50.

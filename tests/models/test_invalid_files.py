@@ -139,6 +139,7 @@ def test_another_encoder_than_the_wanted_one_is_an_error(tmp_path: Path) -> None
         load_encoder(tmp_path / "x.safetensors", encoder="s3d")
 
 
+@pytest.mark.slow
 def test_gated_weights_do_not_slip_into_an_ungated_network(tmp_path: Path) -> None:
     torch.save(to_coclr(create_model("s3dg").state_dict(), None), tmp_path / "g.pth")
     assert load_encoder(tmp_path / "g.pth").name == "s3dg"

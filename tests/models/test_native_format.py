@@ -47,6 +47,7 @@ def assert_same(a: torch.nn.Module, b: torch.nn.Module) -> None:
     assert first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_round_trip_is_bit_identical(tmp_path: Path, name: str) -> None:
     encoder = random_encoder(name, in_channels=2, bn_eps=1e-3)
@@ -61,6 +62,7 @@ def test_round_trip_is_bit_identical(tmp_path: Path, name: str) -> None:
         assert torch.equal(encoder(clip), loaded.encoder(clip))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("branch", ["online", "target"])
 def test_training_checkpoints_give_either_network(tmp_path: Path, name: str, branch: str) -> None:
@@ -124,6 +126,7 @@ def test_picking_channels_and_back_is_exact_for_coclrs_flow() -> None:
     assert adapt_channel_values((1.0, 2.0, 3.0), 2, "mean", empty=0.0) == (2.0, 2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_channels_are_adapted_only_on_request_and_it_is_reported(tmp_path: Path, name: str) -> None:
     encoder = random_encoder(name)
@@ -146,6 +149,7 @@ def test_an_impossible_adaptation_says_what_would_be_accepted(how: str, message:
         adapt_channels(torch.ones(1, 3, 1, 1, 1), 2, how)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["s3d_tiny", "r18_cifar"])
 def test_onnx_gives_our_features_for_any_batch(tmp_path: Path, name: str) -> None:
     encoder = random_encoder(name)
@@ -159,6 +163,7 @@ def test_onnx_gives_our_features_for_any_batch(tmp_path: Path, name: str) -> Non
     assert EncoderMetadata.model_validate(json.loads(header["covid_cmsf"])) == make_metadata(encoder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["s3d_tiny", "r18_cifar"])
 def test_torch_export_gives_our_features_without_our_code(tmp_path: Path, name: str) -> None:
     encoder = random_encoder(name)
@@ -169,6 +174,7 @@ def test_torch_export_gives_our_features_without_our_code(tmp_path: Path, name: 
         torch.testing.assert_close(program(clip), encoder(clip), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_an_export_that_differs_fails_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = random_encoder("r18_cifar")
     monkeypatch.setattr(export, "_run_onnx", lambda path, clip: encoder(clip).detach() * 1.01)

@@ -34,6 +34,7 @@ def test_features_equal_torchvisions_in_eval_mode(eps: float) -> None:
         )
 
 
+@pytest.mark.slow
 def test_training_step_equals_torchvisions() -> None:
     torch.manual_seed(0)
     ours = create_model("s3d").double()
@@ -91,6 +92,7 @@ def test_gated_block_gates_each_branch_before_joining() -> None:
     assert slow.shape[1] == block.out_channels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(32, 128, 128), (16, 112, 112)])
 def test_sizes_that_torchvision_refuses_work(size: tuple[int, int, int]) -> None:
     with torch.device("meta"):

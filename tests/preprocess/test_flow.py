@@ -58,6 +58,7 @@ def flow(request: pytest.FixtureRequest) -> FlowBackend:
     return make_flow(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", LIMITS)
 def test_backends_agree_with_opencv(backend: str) -> None:
     pair = textured_pair()
@@ -138,6 +139,7 @@ def test_one_object_may_see_many_sizes(flow: FlowBackend) -> None:
     assert np.array_equal(flow(large), fresh)
 
 
+@pytest.mark.slow
 def test_a_clip_is_its_pairs_one_by_one(flow: FlowBackend) -> None:
     scene = texture(SIZE[0], SIZE[1] + 16)
     speeds = [0, 1, 1, 4, 5, 5]
@@ -146,6 +148,7 @@ def test_a_clip_is_its_pairs_one_by_one(flow: FlowBackend) -> None:
     assert np.array_equal(flow(clip), alone)
 
 
+@pytest.mark.slow
 def test_torch_flow_does_not_depend_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     from preprocess.flow import torch_backend
 

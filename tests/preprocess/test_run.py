@@ -78,6 +78,7 @@ def test_several_processes_with_kills_do_each_video_exactly_once(
     assert set(counts.values()) == {1} and len(counts) >= 7
 
 
+@pytest.mark.slow
 def test_a_termination_signal_stops_at_once_and_is_resumable(videos: Path, undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "clips"
     process = subprocess.Popen(command(videos, out), stderr=subprocess.PIPE, text=True)
@@ -91,6 +92,7 @@ def test_a_termination_signal_stops_at_once_and_is_resumable(videos: Path, undis
     assert hash_tree(out) == hash_tree(undisturbed)
 
 
+@pytest.mark.slow
 def test_shards_join_to_the_whole(videos: Path, undisturbed: Path, tmp_path: Path) -> None:
     for shard in (1, 2):
         assert preprocess(videos, tmp_path / str(shard), "--shard", f"{shard}/2").returncode == exit_codes.SUCCESS
@@ -103,6 +105,7 @@ def test_shards_join_to_the_whole(videos: Path, undisturbed: Path, tmp_path: Pat
     assert hash_tree(tmp_path / "joined") == hash_tree(undisturbed) and not count_done(tmp_path / "joined")
 
 
+@pytest.mark.slow
 def test_bad_videos_are_set_aside_and_can_be_tried_again(tmp_path: Path) -> None:
     videos, out = tmp_path / "videos", tmp_path / "clips"
     write_video(videos / "a" / "good.avi", moving_square(6))
@@ -125,6 +128,7 @@ def test_bad_videos_are_set_aside_and_can_be_tried_again(tmp_path: Path) -> None
     assert len(read_failures(out / "failures.csv")) == 2
 
 
+@pytest.mark.slow
 def test_odd_names_survive(tmp_path: Path) -> None:
     names = [
         'it\'s "quoted", [x]{y} (z)*?',
@@ -148,6 +152,7 @@ def test_odd_names_survive(tmp_path: Path) -> None:
     assert store.read(store.records[0], "flow", [0, 1]).shape == (2, 2, 48, 64)
 
 
+@pytest.mark.slow
 def test_a_video_over_its_time_limit_is_set_aside(tmp_path: Path) -> None:
     write_video(tmp_path / "videos" / "long.avi", moving_square(200))
     result = preprocess(tmp_path / "videos", tmp_path / "clips", "--time-limit", "0.01", layout="flat")
@@ -158,6 +163,7 @@ def test_a_video_over_its_time_limit_is_set_aside(tmp_path: Path) -> None:
     assert result.returncode == exit_codes.SUCCESS
 
 
+@pytest.mark.slow
 def test_a_name_that_does_not_fit_is_set_aside(tmp_path: Path) -> None:
     write_video(tmp_path / "videos" / "a.avi", moving_square(3))
     shutil.copy(tmp_path / "videos" / "a.avi", tmp_path / "videos" / f"{'n' * 252}.ts")
@@ -184,6 +190,7 @@ def test_a_process_that_was_frozen_and_superseded_still_finishes_its_videos(vide
     assert len(ClipStore.open(out).records) == 8 and check_store(ClipStore.open(out)) == []
 
 
+@pytest.mark.slow
 def test_other_classes_with_the_same_labels_are_refused_before_any_work(tmp_path: Path) -> None:
     for name in "ab":
         write_video(tmp_path / name / name / "1.avi", moving_square(3))
@@ -205,6 +212,7 @@ def test_an_interrupted_adoption_of_a_joined_store_loses_nothing(
     assert hash_tree(out) == hash_tree(undisturbed) and count_done(out) == count_done(undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root to mount a small disk")
 @pytest.mark.parametrize("kilobytes", [64, 100, 148, 300])
 def test_a_full_disk_stops_with_a_clear_message_and_a_valid_store(tmp_path: Path, kilobytes: int) -> None:
@@ -236,6 +244,7 @@ def test_a_full_disk_stops_with_a_clear_message_and_a_valid_store(tmp_path: Path
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -269,6 +278,7 @@ def test_a_foreign_folder_is_not_written_into(videos: Path, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.slow
 def test_an_estimate_writes_nothing(videos: Path, tmp_path: Path) -> None:
     result = preprocess(videos, tmp_path / "clips", "--estimate")
     assert result.returncode == exit_codes.SUCCESS and "8 videos: about" in result.stdout

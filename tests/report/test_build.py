@@ -64,6 +64,7 @@ def test_commands_are_as_one_would_type_them() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_folder_that_holds_everything(plan: Path, tmp_path: Path) -> None:
     out = tmp_path / "report"
     args = ["report", str(plan), "--out", str(out), "--queries", "5", "--neighbors", "3"]
@@ -127,6 +128,7 @@ def test_moved_clips_are_said_plainly(plan: Path, clips: Path, tmp_path: Path) -
     assert not list((tmp_path / "a" / "pictures").rglob("*.webp"))
 
 
+@pytest.mark.slow
 def test_a_run_without_features_says_what_would_make_them(plan: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
@@ -157,6 +159,7 @@ def test_a_video_that_is_not_there_cannot_be_chosen(plan: Path, tmp_path: Path) 
         Report([plan], tmp_path / "a", ReportOptions(pictures=False, always_shown=("nobody",))).write(figures=False)
 
 
+@pytest.mark.slow
 def test_a_served_report_follows_its_files(plan: Path, tmp_path: Path) -> None:
     copy, out = tmp_path / "plan", tmp_path / "report"
     shutil.copytree(plan, copy)

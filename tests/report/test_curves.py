@@ -47,6 +47,7 @@ def test_seeds_are_one_family_with_a_mean(seeds: Path, plan: Path) -> None:
     assert {line.seed for line in alone} == {""} and len({line.family for line in alone}) == len(alone) == 6
 
 
+@pytest.mark.slow
 def test_figures_are_written_for_what_there_is(seeds: Path, tmp_path: Path) -> None:
     written = draw_curve_figures(build_lines([read_run(seeds, "se$eds")]), tmp_path)
     assert set(written) == {chart.name for chart in CHARTS}

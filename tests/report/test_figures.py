@@ -85,6 +85,7 @@ def test_folders_without_stages_are_errors(tmp_path: Path) -> None:
     assert isinstance(done.exception, FileNotFoundError) and "no finished stage" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_the_gallery_of_a_run_is_drawn_from_its_files(tmp_path: Path) -> None:
     root = make_image_folder(tmp_path / "set", train=12)
     config = {

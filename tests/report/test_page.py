@@ -12,6 +12,7 @@ from covid_cmsf.report.build import Report, ReportOptions
 from covid_cmsf.report.serve import server_url, start_server
 from tests.report.plan_factories import ODD, make_plan
 
+pytestmark = pytest.mark.slow  # each test opens pages in Chromium
 SECTIONS = ("overview", "comparison", "curves", "neighbors", "map", "errors", "data", "provenance")
 
 

@@ -45,6 +45,7 @@ def test_no_method_is_forgotten() -> None:
     assert {get_args(one.model_fields["name"].annotation)[0] for one in union} == set(METHODS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_from_the_command_line(
     method: str, clips: Path, flow_weights: Path, tmp_path: Path
@@ -92,6 +93,7 @@ GUIDES: dict[str, list[dict[str, Any]]] = {
 KINDS = [(kind, "union") for kind in GUIDES] + [("two", "intersection")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "combine"), KINDS)
 def test_cmsf_takes_every_kind_of_guide(
     kind: str, combine: str, clips: Path, flow_weights: Path, frame_weights: Path, tmp_path: Path
@@ -107,6 +109,7 @@ def test_cmsf_takes_every_kind_of_guide(
     assert {path.name for path in (tmp_path / "run").glob("*.safetensors")} == caches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("modality", ["flow", "rgbdiff", "frame"])
 def test_every_modality_trains(modality: str, clips: Path, tmp_path: Path) -> None:
     encoder = "r18" if modality == "frame" else "toy"

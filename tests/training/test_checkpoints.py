@@ -121,6 +121,7 @@ def test_a_damaged_index_is_an_error(tmp_path: Path) -> None:
         Checkpoints(tmp_path).load()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_whose_newest_checkpoint_is_damaged_ends_the_same(
     damage: Any, clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -135,6 +136,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_ends_the_same(
     assert differing(tmp_path / "whole", tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_during_a_run_leaves_it_where_it_was(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +153,7 @@ def test_a_full_disk_during_a_run_leaves_it_where_it_was(
     assert differing(tmp_path / "whole", tmp_path / "run") == []
 
 
+@pytest.mark.slow
 def test_checkpoints_of_every_n_epochs_stay(clips: Path, tmp_path: Path) -> None:
     chosen = make_config(clips, schedule={"epochs": 7}, runtime={"keep_every_epochs": 2, "keep": 2})
     run_training(chosen, tmp_path)

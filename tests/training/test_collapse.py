@@ -87,6 +87,7 @@ def test_a_run_that_collapses_stops(clips: Path, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "checkpoints" / "last.pt").is_file()
 
 
+@pytest.mark.slow
 def test_a_run_that_collapses_only_warns_if_so_wished(
     clips: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

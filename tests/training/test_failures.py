@@ -66,6 +66,7 @@ def test_the_last_good_checkpoint_is_left_alone(clips: Path, tmp_path: Path, mon
     assert {path: path.read_bytes() for path in (tmp_path / "run" / "checkpoints").iterdir()} == before
 
 
+@pytest.mark.slow
 def test_no_checkpoint_is_written_of_weights_that_are_not_finite(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

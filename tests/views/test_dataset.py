@@ -137,6 +137,7 @@ def test_deferred_views_are_finished_to_the_same_values() -> None:
     assert_same(direct, deferred.to("cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_batches_do_not_depend_on_the_number_of_workers(num_workers: int) -> None:
     alone = list(ViewLoader(dataset(), batch_size=3, num_workers=0).epoch(1))
@@ -233,6 +234,7 @@ def test_the_cache_leaves_a_broken_video_to_the_disk() -> None:
         cached.read_raw(clips.records[1], "rgb", [0])
 
 
+@pytest.mark.slow
 def test_a_cache_is_shared_with_workers() -> None:
     clips = SyntheticClips()
     cached = CachedClips(clips, clips.records, ["rgb", "flow"], gigabytes=0.1)

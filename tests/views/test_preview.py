@@ -35,6 +35,7 @@ def test_mistakes_in_the_section_are_named(tmp_path: Path) -> None:
         load_view_config(tmp_path / "run.yaml")
 
 
+@pytest.mark.slow
 def test_the_page_shows_both_views_of_all_modalities(tmp_path: Path) -> None:
     make_ucf(tmp_path / "videos", classes=1, groups=2, num_frames=12)
     assert preprocess(tmp_path / "videos", tmp_path / "clips").returncode == 0
