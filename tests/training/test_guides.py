@@ -157,6 +157,7 @@ def test_videos_that_the_guide_cannot_see_do_not_shift_its_cache(
     rows_are_of_their_videos(runs[1])
 
 
+@pytest.mark.slow
 def test_a_run_with_its_cache_already_there_is_the_same_run(
     clips: Path, flow_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def test_images_are_not_taken_for_videos(images: Path) -> None:
         open_data(make_config(images, modality="rgb"), online=["rgb"], target=["rgb"])
 
 
+@pytest.mark.slow
 def test_the_same_noise_from_a_rate_and_from_a_file_is_the_same_run(images: Path, tmp_path: Path) -> None:
     noisy = tmp_path / "corrupt_50percent.txt"
     done = CliRunner().invoke(app, ["labels", "noise", str(images), "--rate=0.5", "--seed=4", f"--out={noisy}"])
@@ -147,6 +148,7 @@ def test_noise_comes_before_few_labels(images: Path) -> None:
     assert torch.equal(both[known], noisy[known]) and 0 < int(known.sum()) < len(both)
 
 
+@pytest.mark.slow
 def test_images_are_extracted_and_measured_like_videos(images: Path, tmp_path: Path) -> None:
     longer = make_config(images, method=METHODS["xent"], schedule={"epochs": 12})
     assert run_training(longer, tmp_path / "run") == "finished"

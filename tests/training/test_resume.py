@@ -54,6 +54,7 @@ def cases(flow_weights: Path) -> dict[str, dict[str, Any]]:
 CASES = list(cases(Path("anything")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_stopped_again_and_again_it_ends_bit_equal(
     case: str, clips: Path, flow_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
