@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BASE_MODULES = {"config", "devices", "exit_codes", "files", "logs"}
+BASE_MODULES = {"config", "config_schema", "devices", "exit_codes", "files", "logs"}
 # above everything: the command line, and what `import covid_cmsf` offers besides the packages' own classes
 TOP_MODULES = {"cli", "__main__", "commands", "video_files"}
 PACKAGES = ["clips", "views", "models", "methods", "training", "evaluation", "cotrain", "report"]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, field_validator, model_validator
 
-from covid_cmsf.config import Config, load_config, parse_override
+from covid_cmsf.config import Config, Kind, config_name, find_config, load_config, parse_override, read_yaml
 
 
 class Optimizer(Config):
@@ -49,10 +49,10 @@ def test_an_unknown_key_is_an_error_with_the_nearest_match(tmp_path: Path) -> No
         ("epochs: many", "epochs = 'many'"),
         ("epochs: 2.5", "epochs = 2.5"),
         ("optimizer: {lr: .nan}", "optimizer.lr"),
-        ("- a\n- b", "must hold a mapping"),
+        ("- a\n- b", "must contain a mapping"),
         ("epochs: [1", "not valid YAML"),
         ("extends: 3", "extends must be a path"),
-        ("epochs: 1\nepochs: 2", "'epochs' stands twice"),
+        ("epochs: 1\nepochs: 2", "'epochs' is repeated"),
         ("epochs: !!python/object/apply:os.system [echo]", "not valid YAML"),
         ("epochs: " + "[" * 50 + "]" * 50, "nested deeper"),
         ("a: &a [1,1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n"
@@ -145,3 +145,92 @@ def test_values_that_do_not_fit_together_are_not_all_printed() -> None:
     with pytest.raises(ValueError) as caught:
         load_config(Drawing, None, ["form.shape=square", f"several=[{circle}, {circle}, {circle}]"])
     assert str(caught.value) == "configuration (the command line): 3 circles are too many"
+
+
+def test_a_section_may_extend_a_file_and_null_removes_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "sgd.yaml").write_text("lr: 0.5\nname: sgd\n")
+    (tmp_path / "run.yaml").write_text("epochs: 3\noptimizer: {extends: sgd.yaml, lr: 0.25}\n")
+    assert read_yaml(tmp_path / "run.yaml") == {"epochs": 3, "optimizer": {"lr": 0.25, "name": "sgd"}}
+    (tmp_path / "own.yaml").write_text("extends: run.yaml\nepochs: null\noptimizer: {name: null}\n")
+    assert load_config(Train, tmp_path / "own.yaml") == Train(optimizer=Optimizer(lr=0.25))
+    (tmp_path / "run.yaml").write_text("optimizer: {extends: own.yaml}\n")
+    with pytest.raises(ValueError, match="extends itself"):
+        read_yaml(tmp_path / "own.yaml")
+
+
+def test_null_needs_something_to_remove_or_a_key_that_may_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("epochs: 3\nsecond: {lr: 1}\n")
+    config = load_config(Train, tmp_path / "run.yaml", ["epochs=null", "second=null"])
+    assert config == Train() and config.epochs == 10
+    with pytest.raises(ValueError, match="epochs = None: input should be a valid integer"):
+        load_config(Train, None, ["epochs=null"])
+    with pytest.raises(ValueError, match="unknown key 'epoch'"):
+        load_config(Train, None, ["epoch=null"])
+
+
+def test_a_mapping_on_the_command_line_replaces_the_one_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("optimizer: {lr: 0.5, name: sgd}\n")
+    assert load_config(Train, tmp_path / "run.yaml", ["optimizer={}"]).optimizer == Optimizer()
+    assert load_config(Train, tmp_path / "run.yaml", ["optimizer={lr: 2}"]).optimizer == Optimizer(lr=2)
+    assert load_config(Train, tmp_path / "run.yaml", ["optimizer.lr=2"]).optimizer == Optimizer(lr=2, name="sgd")
+
+
+def test_elements_of_lists_are_set_by_index() -> None:
+    several = "several=[{shape: circle}, {shape: circle, radius: 3}]"
+    changed = load_config(Drawing, None, ["form.shape=square", several, "several.1.radius=5"])
+    assert [circle.radius for circle in changed.several] == [1, 5]
+    removed = load_config(Drawing, None, ["form.shape=square", several, "several.0=null"])
+    assert [circle.radius for circle in removed.several] == [3]
+    for override in ("several.2.radius=5", "several.x.radius=5"):
+        with pytest.raises(ValueError, match="is no index of this list; choose from 0 to 1"):
+            load_config(Drawing, None, ["form.shape=square", several, override])
+
+
+@pytest.mark.parametrize(
+    ("override", "suggestion"),
+    [
+        ("lr=1", "unknown key 'lr'; did you mean 'optimizer.lr' or 'second.lr'?"),
+        ("nmae=x", "unknown key 'nmae'; did you mean 'optimizer.name'?"),
+        ("optimizer.epochs=1", "unknown key 'optimizer.epochs'; did you mean 'epochs'?"),
+    ],
+)
+def test_an_unknown_key_is_looked_for_in_all_sections(override: str, suggestion: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        load_config(Train, None, [override])
+    assert suggestion in str(caught.value)
+
+
+def test_configurations_are_found_by_name_and_by_path(tmp_path: Path) -> None:
+    infonce = find_config("runs", "infonce")
+    assert infonce.name == "infonce.yaml" and config_name("runs", infonce) == "infonce"
+    assert config_name("plans", find_config("plans", "paper/video/cotraining")) == "paper/video/cotraining"
+    (tmp_path / "own.yaml").write_text(f"extends: {infonce}\n")
+    assert find_config("runs", tmp_path / "own.yaml") == find_config("runs", "own.yaml", relative_to=tmp_path)
+    assert config_name("runs", tmp_path / "own.yaml") == "own"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("runs", "infonc", "no configuration 'infonc': neither a file nor a name; did you mean 'infonce'"),
+        ("plans", "ucf101-mini", "did you mean 'real/ucf101-mini'"),
+        ("plans", "zzz", "choose from demo, paper/images/noisy"),
+        ("runs", "demo", "'demo' is a plan: use covid-cmsf cotrain demo"),
+        ("plans", "infonce", "'infonce' is a training run: use covid-cmsf train infonce"),
+        ("runs", "base", "no configuration 'base'"),
+        ("runs", "gone/run.yaml", "no configuration file gone/run.yaml"),
+    ],
+)
+def test_a_name_that_is_not_there_is_one_line(kind: Kind, name: str, message: str) -> None:
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        find_config(kind, name)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_plan_given_as_a_run_and_the_reverse_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text("rounds: 1\n")
+    (tmp_path / "run.yaml").write_text("method: {name: xent}\n")
+    with pytest.raises(ValueError, match="plan.yaml is a plan: use covid-cmsf cotrain"):
+        find_config("runs", tmp_path / "plan.yaml")
+    with pytest.raises(ValueError, match="run.yaml is a training run: use covid-cmsf train"):
+        find_config("plans", tmp_path / "run.yaml")

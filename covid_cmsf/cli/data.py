@@ -88,7 +88,7 @@ def show_clips(
         ..., help="A clip store, a CoCLR LMDB, or a folder of JPEG frames.", show_default=False
     ),
     video: str = typer.Argument("", help="Video id, or part of one; left out: one video of each class."),
-    out: Path = typer.Option(..., "--out", help="PNG file to write.", show_default=False),
+    out: Path = typer.Option(..., "--out", "-o", help="PNG file to write.", show_default=False),
     columns: int = typer.Option(8, min=2, max=32, help="Frames in a row."),
 ) -> None:
     """Draw a contact sheet: frames above, flow in the usual color wheel below."""
@@ -109,7 +109,7 @@ def show_clips(
 @clips_app.command()
 def merge(
     stores: list[Path] = typer.Argument(..., help="Stores made with --shard.", show_default=False),
-    out: Path = typer.Option(..., "--out", help="Folder of the joined store.", show_default=False),
+    out: Path = typer.Option(..., "--out", "-o", help="Folder of the joined store.", show_default=False),
 ) -> None:
     """Join the stores of a job array (`preprocess --shard i/n`) into one; the parts stay as they are."""
     from covid_cmsf.clips.maintenance import merge_stores
@@ -146,9 +146,12 @@ def show_views(
         ..., help="A clip store, a CoCLR LMDB, or a folder of JPEG frames.", show_default=False
     ),
     overrides: list[str] = typer.Argument(None, help="Settings, for example pairing=coclr length=16 size=112."),
-    out: Path = typer.Option(..., "--out", help="PNG file to write.", show_default=False),
-    config_path: Path | None = typer.Option(
-        None, "--config", help="YAML file of view settings, or with a section `views`."
+    out: Path = typer.Option(..., "--out", "-o", help="PNG file to write.", show_default=False),
+    config: str | None = typer.Option(
+        None,
+        "--config",
+        help="paper, coclr or demo, or a YAML file with a section `views`; default: paper.",
+        show_default=False,
     ),
     videos: int = typer.Option(3, min=1, max=24, help="How many videos."),
     video: str = typer.Option("", help="Only videos whose id contains this."),
@@ -157,16 +160,17 @@ def show_views(
 ) -> None:
     """Draw both views of some videos in every modality, after augmentation, so that you can check them by eye."""
     from covid_cmsf.clips import open_clips
+    from covid_cmsf.config import find_config
     from covid_cmsf.views.config import load_view_config
     from covid_cmsf.views.dataset import ViewDataset
     from covid_cmsf.views.preview import save_view_preview
 
-    config = load_view_config(config_path, overrides or [])
+    view_config = load_view_config(None if config is None else find_config("views", config), overrides or [])
     opened = open_clips(clips)
     records = [record for record in opened.records if video in record.video_id]
     if not records:
         raise ValueError(f"no video id in {clips} contains {video!r}; an example: {opened.records[0].video_id!r}")
-    data = ViewDataset(opened, records, config, seed=seed)
+    data = ViewDataset(opened, records, view_config, seed=seed)
     chosen = [round(i * len(data) / videos) for i in range(min(videos, len(data)))]
     save_view_preview(data, chosen, out, num_columns=columns)
     typer.echo(f"wrote {out}: {', '.join(data.records[i].video_id for i in chosen)}")

@@ -1,7 +1,90 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share, as types: `seed: Seed = 0`."""
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Any setting: optimizer.lr=5e-4, 'views={}' (replace a section), labels=null (unset), "
+        "guides.0.layer=encoder. See `covid-cmsf config schema`.",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    str,
+    typer.Argument(metavar="CONFIG", help="A name from `covid-cmsf config list`, or a YAML file.", show_default=False),
+]
+RunFolder = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder to write; default: runs/CONFIG.", show_default=False)
+]
+NewFile = Annotated[Path, typer.Option("--out", "-o", help="File to write.", show_default=False)]
+NewFolder = Annotated[Path, typer.Option("--out", "-o", help="Folder to write.", show_default=False)]
+ResultFile = Annotated[
+    Path | None, typer.Option("--out", "-o", help="JSON file for the result; default: none.", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists and differs.")]
+
+Clips = Annotated[
+    Path, typer.Argument(help="A clip store, a CoCLR LMDB, a folder of JPEG frames, or images.", show_default=False)
+]
+OptionalClips = Annotated[
+    Path | None,
+    typer.Argument(help="A clip store, a CoCLR LMDB, a folder of JPEG frames, or images.", show_default=False),
+]
+Checkpoint = Annotated[
+    Path,
+    typer.Argument(help="A run folder or weights file: ours, CoCLR's, torchvision's, MSF's, ...", show_default=False),
+]
+Branch = Annotated[
+    str | None,
+    typer.Option("--branch", help="Network of the file: online (default), target or guide.", show_default=False),
+]
+Modality = Annotated[
+    str | None,
+    typer.Option("--modality", help="rgb, flow, rgbdiff or frame (center frame, for 2D networks).", show_default=False),
+]
+Length = Annotated[
+    int | None, typer.Option("--length", min=1, help="Frames per window; default: as trained.", show_default=False)
+]
+Size = Annotated[int | None, typer.Option("--size", min=8, help="Pixels; default: as trained.", show_default=False)]
+Stride = Annotated[
+    int | None,
+    typer.Option("--stride", min=1, help="Distance of sampled frames; default: as trained.", show_default=False),
+]
+Windows = Annotated[
+    int | None,
+    typer.Option("--windows", min=1, help="Windows per video, evenly spaced; default: 4.", show_default=False),
+]
+Protocol = Annotated[str, typer.Option("--protocol", help="clean, or coclr: the evaluation of Han et al.")]
+Split = Annotated[
+    str | None,
+    typer.Option("--split", help="A split of the clips, or a CSV file video_id,split; default: 1.", show_default=False),
+]
+Workers = Annotated[int, typer.Option("--workers", min=0, help="Processes that read clips; 0: only this one.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...; auto: a GPU if there is one.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed.")]
+
+Features = Annotated[Path, typer.Argument(help="A file written by `covid-cmsf extract`.", show_default=False)]
+Gallery = Annotated[str, typer.Option("--gallery", help="Subset to search in or learn from: train, or fit for tuning.")]
+Query = Annotated[str, typer.Option("--query", help="Subset to evaluate: test, or val for tuning.")]
+Center = Annotated[
+    str | None,
+    typer.Option(
+        "--center",
+        help="Mean to subtract: train, own or none; default: train (clean), own (coclr).",
+        show_default=False,
+    ),
+]
+AllowSharedSources = Annotated[
+    bool,
+    typer.Option("--allow-shared-sources", help="Accept footage that is in both subsets; the result says so."),
+]
+ValFraction = Annotated[float, typer.Option("--val-fraction", help="Fraction of the training sources that form `val`.")]
 BRANCH = typer.Option(None, "--branch", help="Which network of the file: online (default), target or guide.")
 MODALITY = typer.Option(None, "--modality", help="rgb, flow, rgbdiff or frame (center frame, for 2D networks).")
 LENGTH = typer.Option(None, "--length", min=1, help="Frames of a window, if not as trained.")

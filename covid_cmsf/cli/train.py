@@ -1,82 +1,200 @@
-"""`covid-cmsf train` and `covid-cmsf replay`."""
+"""`covid-cmsf train`, `cotrain` and `replay`."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from covid_cmsf import exit_codes
+from covid_cmsf.cli.options import Config, Overrides, RunFolder
+
+if TYPE_CHECKING:
+    from covid_cmsf.training.config import TrainConfig
+
+RUNS = Path("runs")
+ClipsOption = Annotated[
+    str | None,
+    typer.Option("--clips", help="Clips to train on; default: as in CONFIG.", show_default=False),
+]
 
 
 def train(
-    config_path: Path = typer.Argument(
-        ...,
-        metavar="CONFIG",
-        help="A YAML file (configs/ has examples), or the folder of a run to continue.",
-        show_default=False,
-    ),
-    overrides: list[str] = typer.Argument(
-        None, help="Settings, for example modality=flow optimizer.lr=5e-4 method.k=5. Later ones win."
-    ),
-    out: Path | None = typer.Option(
-        None, "--out", help="Folder of the run. By default runs/ and the file's name.", show_default=False
-    ),
-    cache_gb: float | None = typer.Option(
-        None, "--cache-gb", min=0, help="Keep so many gigabytes of decoded clips in memory.", show_default=False
-    ),
-    dry_run: bool = typer.Option(
-        False, "--dry-run", help="Build everything, run two steps, print the plan, leave nothing behind."
-    ),
-    accept_changes: bool = typer.Option(
-        False, "--accept-changes", help="Continue a run although its settings were changed."
-    ),
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG",
+            help="A name from `covid-cmsf config list`, a YAML file, or the folder of a run to resume.",
+            show_default=False,
+        ),
+    ],
+    overrides: Overrides = None,
+    clips: ClipsOption = None,
+    modality: Annotated[
+        str | None,
+        typer.Option("--modality", help="rgb, flow, rgbdiff or frame; default: as in CONFIG.", show_default=False),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            "--epochs",
+            min=1,
+            help="Length of training; milestones of a step schedule move in proportion.",
+            show_default=False,
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", min=1, help="Videos per step, over all processes.", show_default=False),
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option("--init", help="Run or weights file to start from; default: random.", show_default=False),
+    ] = None,
+    guide: Annotated[
+        list[Path] | None,
+        typer.Option("--guide", help="Run or weights file of the frozen guide; may be repeated.", show_default=False),
+    ] = None,
+    out: RunFolder = None,
+    cache_gb: Annotated[
+        float | None,
+        typer.Option("--cache-gb", min=0, help="Gigabytes of decoded clips to keep in memory.", show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build everything, run two steps, print a summary, write nothing.")
+    ] = False,
+    accept_changes: Annotated[
+        bool, typer.Option("--accept-changes", help="Resume a run although its settings were changed.")
+    ] = False,
 ) -> None:
     """Train an encoder: CMSF, MSF, BYOL-asym, InfoNCE, UberNCE, CoCLR, SupCon, ProtoNW, FrzProto or cross entropy.
 
-    The same command continues a run that was stopped, in the middle of an epoch too. Ctrl-C, SIGTERM and SIGUSR1
-    finish the step, save, and end with exit code 75. Several GPUs or machines: torchrun --nproc-per-node 4 -m
-    covid_cmsf train CONFIG ...
+    The same command resumes a run that was stopped, also within an epoch. Ctrl-C, SIGTERM and SIGUSR1 finish the step,
+    save, and exit with code 75.
+
+    \b
+    covid-cmsf train infonce --clips CLIPS --modality flow -o runs/infonce-flow
+    covid-cmsf train cmsf --clips CLIPS --init runs/infonce-rgb --guide runs/infonce-flow
+    torchrun --nproc-per-node 4 tools/train.py paper/video/infonce --clips CLIPS
     """
-    from covid_cmsf.config import load_config
+    chosen, name = load_run(
+        config,
+        overrides or (),
+        clips=clips,
+        modality=modality,
+        epochs=epochs,
+        batch_size=batch_size,
+        init=init,
+        guides=guide or (),
+        cache_gb=cache_gb,
+    )
+    if dry_run:
+        _print_dry_run(chosen)
+        return
+    from covid_cmsf.training.run import run_training
+
+    folder = out or (Path(config) if is_run_folder(config) else RUNS / name)
+    if run_training(chosen, folder, accept_changes=accept_changes) == "stopped":
+        raise typer.Exit(exit_codes.INTERRUPTED)
+
+
+def is_run_folder(path: str | Path) -> bool:
+    """Tell whether a folder holds a run that can be resumed."""
+    from covid_cmsf.training.run_dir import CONFIG_FILE
+
+    return (Path(path) / CONFIG_FILE).is_file()
+
+
+def load_run(
+    config: str,
+    overrides: Sequence[str] = (),
+    *,
+    clips: str | None = None,
+    modality: str | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    init: Path | None = None,
+    guides: Sequence[Path] = (),
+    cache_gb: float | None = None,
+) -> "tuple[TrainConfig, str]":
+    """Return the settings of a run and its name: the file's, then these options, then `key=value` overrides."""
+    from covid_cmsf.config import apply_override, config_name, find_config, read_yaml, validate
+    from covid_cmsf.models.checkpoints.reader import find_checkpoint
     from covid_cmsf.training.checkpoints import Checkpoints
     from covid_cmsf.training.config import TrainConfig
     from covid_cmsf.training.run_dir import CONFIG_FILE
 
-    changes = list(overrides or [])
+    if is_run_folder(config):
+        Checkpoints(Path(config) / "checkpoints").check_resumable()
+        path = Path(config) / CONFIG_FILE
+    else:
+        path = find_config("runs", config)
+    values = read_yaml(path)
+    options = {"clips": clips, "modality": modality, "batch_size": batch_size}
+    values |= {key: value for key, value in options.items() if value is not None}
+    if init is not None:
+        values["init"] = str(find_checkpoint(init))
+    if epochs is not None:
+        _set_epochs(values, epochs)
     if cache_gb is not None:
-        changes.append(f"runtime.cache_gb={cache_gb}")
-    folder = out
-    if config_path.is_dir():
-        if not (config_path / CONFIG_FILE).is_file():
-            raise FileNotFoundError(f"{config_path} is not the folder of a run: it has no {CONFIG_FILE}")
-        Checkpoints(config_path / "checkpoints").check_resumable()
-        config_path, folder = config_path / CONFIG_FILE, out or config_path
-    config = load_config(TrainConfig, config_path, changes)
-    if dry_run:
-        _show_dry_run(config)
-        return
-    from covid_cmsf.training.run import run_training
-
-    status = run_training(config, folder or Path("runs") / config_path.stem, accept_changes=accept_changes)
-    if status == "stopped":
-        raise typer.Exit(exit_codes.INTERRUPTED)
+        values.setdefault("runtime", {})["cache_gb"] = cache_gb
+    if guides:
+        template = (values.get("guides") or [{}])[0]
+        values["guides"] = [_guide_values(template, guide) for guide in guides]
+    for override in overrides:
+        apply_override(values, override)
+    if any(isinstance(guide, dict) and "weights" not in guide for guide in values.get("guides") or ()):
+        raise ValueError(f"{config} needs a guide: --guide RUN, a run of the other modality")
+    return validate(TrainConfig, values, origin=str(path)), config_name("runs", path)
 
 
-def _show_dry_run(config) -> None:  # type: ignore[no-untyped-def]
+def _set_epochs(values: dict[str, Any], epochs: int) -> None:
+    """Set the length of training and move the milestones of a step schedule in proportion."""
+    from covid_cmsf.config import validate
+    from covid_cmsf.training.config import ScheduleConfig
+
+    schedule = validate(ScheduleConfig, values.get("schedule", {}), origin="section schedule")
+    changed: dict[str, Any] = {"epochs": epochs}
+    if schedule.name == "step":
+        changed["milestones"] = [round(milestone * epochs / schedule.epochs) for milestone in schedule.milestones]
+    values["schedule"] = {**values.get("schedule", {}), **changed}
+
+
+def _guide_values(template: dict[str, Any], guide: Path) -> dict[str, Any]:
+    """Return the settings of a guide: those of the configuration, with its weights and, if unset, its modality."""
+    from covid_cmsf.models import load_weights
+    from covid_cmsf.models.checkpoints.reader import find_checkpoint
+
+    checkpoint = find_checkpoint(guide)
+    values = {**template, "weights": str(checkpoint)}
+    if "modality" not in template:
+        modality = load_weights(checkpoint).metadata.modality
+        if modality != "unknown":  # foreign files do not say: guides.0.modality=... does
+            values["modality"] = modality
+    return values
+
+
+def _print_dry_run(config: "TrainConfig") -> None:
     from covid_cmsf.training.dry_run import dry_run
 
-    table = Table(show_header=False, title="nothing was written: this is a dry run")
+    table = Table(show_header=False, title="dry run: nothing was written")
     for name, value in dry_run(config).entries.items():
         table.add_row(name, value)
     Console().print(table)
 
 
 def replay(
-    file: Path = typer.Argument(..., help="A failed-step-*.pt that a run has left.", show_default=False),
-    device: str = typer.Option("cpu", help="Where to compute it."),
+    file: Annotated[Path, typer.Argument(help="A failed-step-*.pt that a run has written.", show_default=False)],
+    device: Annotated[str, typer.Option("--device", help="Where to compute it: cpu, cuda, ...")] = "cpu",
 ) -> None:
-    """Compute a step again whose loss was not finite, and show where the first bad number appears."""
+    """Repeat a step whose loss was not finite, and name the first layer with a bad output.
+
+    \b
+    covid-cmsf replay runs/cmsf/failed-step-120.pt
+    """
     from covid_cmsf.training.failures import replay as replay_step
 
     replayed = replay_step(file, device=device)
@@ -88,39 +206,61 @@ def replay(
     Console().print(table)
 
 
-# `covid-cmsf cotrain`.
-
-
 def cotrain(
-    plan: Path = typer.Argument(
-        ..., help="A YAML file: stages, or rounds. configs/demo and configs/paper have some.", show_default=False
-    ),
-    overrides: list[str] = typer.Argument(None, help="Changes, for example rounds=1 defaults.batch_size=64."),
-    out: Path | None = typer.Option(
-        None, "--out", help="Folder of the plan. By default runs/ and the file's name.", show_default=False
-    ),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Print the stages as a graph, with cost estimates."),
-    only: str | None = typer.Option(None, "--only", help="Do this stage and nothing else.", show_default=False),
-    start: str | None = typer.Option(None, "--from", help="Do the stages from this one on.", show_default=False),
-    parallel: int = typer.Option(1, "--parallel", min=1, help="Stages side by side: each on a GPU of its own."),
-    num_processes: int = typer.Option(1, "--processes", min=1, help="Processes of each stage, under torchrun."),
+    plan: Config,
+    overrides: Overrides = None,
+    clips: ClipsOption = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option("--encoder", help="Encoder of all stages; default: as in CONFIG.", show_default=False),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", min=1, help="Videos per step of all stages.", show_default=False),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option("--seeds", help="Repeat everything for each: 0,1,2; default: as in CONFIG.", show_default=False),
+    ] = None,
+    out: RunFolder = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the stages as a graph, with cost estimates; train nothing.")
+    ] = False,
+    only: Annotated[str | None, typer.Option("--only", help="Run only this stage.", show_default=False)] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Run this stage and those after it.", show_default=False)
+    ] = None,
+    parallel: Annotated[
+        int, typer.Option("--parallel", min=1, help="Stages at the same time, each on its own GPU.")
+    ] = 1,
+    num_processes: Annotated[int, typer.Option("--processes", min=1, help="Processes per stage, under torchrun.")] = 1,
 ) -> None:
-    """Run co-training rounds: every stage trains one network, from a start, under the guidance of others.
+    """Run co-training rounds: every stage trains one network, guided by a frozen one of the other modality.
 
-    It behaves like a build system. What is done is not done again; a changed setting redoes its stage and those that
-    need it; a killed plan continues in the middle of a stage. After each stage features are extracted and measured,
-    and the table of the plan is printed and written to table.md, table.csv and table.json.
+    It works like a build system: finished stages are kept, a changed setting repeats its stage and those that depend on
+    it, a stopped plan resumes. After each stage its features are evaluated; the table is printed and written to
+    table.md, table.csv and table.json.
+
+    \b
+    covid-cmsf cotrain demo --clips demo/clips --parallel 2
+    covid-cmsf cotrain paper/video/cotraining --clips CLIPS --dry-run
     """
+    from covid_cmsf.config import config_name, find_config
     from covid_cmsf.cotrain.run import build_graphs, load_plan
 
-    chosen = load_plan(plan, list(overrides or []))
-    folder = out or Path("runs") / plan.stem
+    path = find_config("plans", plan)
+    options = {"defaults.clips": clips, "defaults.encoder": encoder, "defaults.batch_size": batch_size}
+    changes = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
+    changes += [f"seeds=[{seeds.strip('[]')}]"] if seeds is not None else []
+    chosen = load_plan(path, [*changes, *(overrides or ())])
+    name = config_name("plans", path)
+    folder = out or RUNS / name
     console = Console()
     if dry_run:
         from covid_cmsf.cotrain.display import cost_table, stage_costs, stage_tree
         from covid_cmsf.cotrain.executor import select_stages
 
-        for stages in build_graphs(chosen, folder, plan_dir=plan.parent):
+        for stages in build_graphs(chosen, folder, plan_dir=path.parent):
             wanted = select_stages(stages, only=only, start=start)
             stages = [stage for stage in stages if stage.name in wanted] if only or start else stages
             console.print(stage_tree(stages))
@@ -134,14 +274,14 @@ def cotrain(
         code, rows = run_plan(
             chosen,
             folder,
-            plan_dir=plan.parent,
+            plan_dir=path.parent,
             only=only,
             start=start,
             parallel=parallel,
             num_processes=num_processes,
             show=show,
         )
-    title = f"{plan.stem}: R@1 and linear in percent, protocol {chosen.evaluation.protocol}"
+    title = f"{name}: R@1 and linear in percent, protocol {chosen.evaluation.protocol}"
     console.print(screen_table(rows, title, width=console.width))
-    console.print(f"everything is in {folder}: table.md, table.csv, table.json, and a folder for each stage")
+    console.print(f"{folder} has table.md, table.csv, table.json and a folder per stage")
     raise typer.Exit(code)

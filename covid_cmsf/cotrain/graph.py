@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covid_cmsf.config import read_yaml, validate
+from covid_cmsf.config import find_config, read_yaml, validate
 from covid_cmsf.cotrain.plan import EvaluationConfig, PlanConfig, StageConfig, Values, merge_layers
 from covid_cmsf.cotrain.rounds import expand_stages
 from covid_cmsf.files import file_sha256
+from covid_cmsf.models.checkpoints.reader import find_checkpoint
 from covid_cmsf.training.config import RuntimeConfig, TrainConfig
 from covid_cmsf.training.run_dir import config_to_dict
 from covid_cmsf.views.config import ViewConfig
@@ -48,7 +49,7 @@ class Stage:
     def checkpoint(self) -> Path:
         """Weights file of the stage; it exists once the stage is done."""
         if self.spec.weights is not None:
-            return Path(self.spec.weights)
+            return find_checkpoint(self.spec.weights)
         return self.folder / "checkpoints" / "last.pt"
 
 
@@ -82,7 +83,8 @@ def _build_stage(
 ) -> Stage:
     by_name = {stage.name: stage for stage in earlier}
     needs = tuple(by_name)
-    values = stage_values(plan, spec, base=read_yaml(plan_dir / spec.config) if spec.config is not None else {})
+    base = {} if spec.config is None else read_yaml(find_config("runs", spec.config, relative_to=plan_dir))
+    values = stage_values(plan, spec, base=base)
     if seed is not None:
         values["seed"] = seed
     config = None
@@ -92,12 +94,13 @@ def _build_stage(
         if init is not None:
             values |= {"init": str(init.checkpoint), "init_branch": init.spec.branch}
         if guides:
+            template = {**(values.get("guides") or [{}])[0], **spec.guide_overrides}
             values["guides"] = [
                 {
+                    **template,
                     "weights": str(guide.checkpoint),
                     "modality": guide.modality,
                     "branch": guide.spec.branch,
-                    **spec.guide_overrides,
                 }
                 for guide in guides
             ]
@@ -156,9 +159,10 @@ def _stage_key(
 
 
 def _file_hash(path: str, stage: str) -> str:
-    if not Path(path).is_file():
+    checkpoint = find_checkpoint(path)
+    if not checkpoint.is_file():
         raise FileNotFoundError(f"stage {stage}: there is no weights file {path}")
-    return file_sha256(Path(path))
+    return file_sha256(checkpoint)
 
 
 def clips_fingerprint(path: str) -> list[str]:

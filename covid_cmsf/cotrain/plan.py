@@ -2,14 +2,16 @@
 
 import re
 from copy import deepcopy
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from covid_cmsf.config import Config, check_partial, deep_update
+from covid_cmsf.config_schema import KeysOf
 from covid_cmsf.training.config import GuideConfig, TrainConfig, known_modality
 
 Values = dict[str, Any]
+TrainValues = Annotated[Values, KeysOf(TrainConfig)]  # some keys of a training configuration
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Control = Literal["continued", "msf", "oracle"]
 Histogram = Literal["color", "flow"]
@@ -22,6 +24,7 @@ class Published(Config):
     r1: float | None = None
     linear: float | None = None
     transfer: float | None = Field(default=None, description="mean over ten data sets (images)")
+    datasets: dict[str, float] = Field(default={}, description="transfer, per data set")
 
 
 class StageConfig(Config):
@@ -29,13 +32,13 @@ class StageConfig(Config):
 
     name: str
     modality: str | None = None
-    config: str | None = Field(default=None, description="a training file, relative to the plan")
+    config: str | None = Field(default=None, description="a training run: a name, or a file relative to the plan")
     method: Values = Field(default={}, description="merged over the method of `defaults`")
     init: str | None = None
     guide: str | tuple[str, ...] | None = None
     guide_overrides: Values = Field(default={}, description="keys of a guide: layer, cache, ...")
     epochs: int | None = Field(default=None, ge=1)
-    overrides: Values = Field(default={}, description="any keys of a training configuration")
+    overrides: TrainValues = Field(default={}, description="any keys of a training configuration")
     weights: str | None = Field(default=None, description="evaluate this weights file instead of training")
     branch: str | None = Field(default=None, description="branch of the weights file: online, target, guide")
     random: str | None = Field(default=None, description="evaluate this encoder with random weights")
@@ -91,7 +94,7 @@ class EvaluationConfig(Config):
 class PlanConfig(Config):
     """What to train, in which order, from which init, with which guide."""
 
-    defaults: Values = Field(default={}, description="training configuration that all stages share")
+    defaults: TrainValues = Field(default={}, description="training configuration that all stages share")
     stages: tuple[StageConfig, ...] = ()
     rounds: int = Field(default=0, ge=0, description="alternations; each trains both modalities")
     modalities: tuple[str, str] = ("rgb", "flow")
@@ -99,12 +102,14 @@ class PlanConfig(Config):
     init: Literal["base", "latest"] = Field(
         default="base", description="init of a round. base: `pretrain` (the paper); latest: the last round (CoCLR)"
     )
-    pretrain: Values = Field(default={}, description="training configuration of the first stage per modality (InfoNCE)")
-    pretrain_overrides: dict[str, Values] = Field(
+    pretrain: TrainValues = Field(
+        default={}, description="training configuration of the first stage per modality (InfoNCE)"
+    )
+    pretrain_overrides: dict[str, TrainValues] = Field(
         default={}, description="merged over `pretrain` for one modality: {rgb: {schedule: {epochs: 600}}}"
     )
-    cmsf: Values = Field(
-        default={}, description="training configuration of the rounds (CMSF); `guide` has keys of the guides"
+    cmsf: TrainValues = Field(
+        default={}, description="training configuration of the rounds (CMSF); `guides` has one element without weights"
     )
     controls: tuple[Control, ...] = ()
     baselines: tuple[Baseline, ...] = Field(default=(), description="rows of the table that need no training")
@@ -134,8 +139,14 @@ class PlanConfig(Config):
 
     @property
     def cmsf_train_values(self) -> Values:
-        """`cmsf` without `guide`, which is not a key of a training configuration."""
-        return {key: value for key, value in self.cmsf.items() if key != "guide"}
+        """`cmsf` without `guides`, whose weights follow from the round."""
+        return {key: value for key, value in self.cmsf.items() if key != "guides"}
+
+    @property
+    def cmsf_guide_values(self) -> Values:
+        """How the rounds use their guides: `guides: [{cache: mean}]`."""
+        guides: list[Values] = self.cmsf.get("guides") or [{}]
+        return guides[0]
 
 
 def check_sections(plan: PlanConfig, *, origin: str) -> None:
@@ -148,7 +159,7 @@ def check_sections(plan: PlanConfig, *, origin: str) -> None:
     sections: dict[str, Values] = {"pretrain": plan.pretrain, "cmsf": plan.cmsf_train_values}
     for modality, values in plan.pretrain_overrides.items():
         sections[f"pretrain_overrides.{modality}"] = merge_layers(plan.pretrain, values)
-    guides: dict[str, Values] = {"cmsf.guide": plan.cmsf.get("guide", {})}
+    guides: dict[str, Values] = {"cmsf.guides": plan.cmsf_guide_values}
     for stage in plan.stages:
         sections[f"stage {stage.name}"] = merge_layers(
             stage.overrides, {"method": stage.method} if stage.method else {}

@@ -36,7 +36,7 @@ def alternate(plan: PlanConfig, pretrained: dict[str, str]) -> list[StageConfig]
                 # The paper restarts from `pretrain` in every round; CoCLR continues from the last round.
                 init=pretrained[modality] if plan.init == "base" else newest[modality],
                 guide=newest[other],
-                guide_overrides=plan.cmsf.get("guide", {}),
+                guide_overrides=plan.cmsf_guide_values,
                 overrides=plan.cmsf_train_values,
             )
             stages.append(stage)

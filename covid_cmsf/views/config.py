@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from covid_cmsf.clips.sampling import PadMode
-from covid_cmsf.config import Config, load_config, parse_override, read_yaml, validate
+from covid_cmsf.config import Config, apply_override, load_config, read_yaml, validate
 from covid_cmsf.views.modalities import MODALITIES, FlowStyle, Modality, get_modality
 from covid_cmsf.views.presets import PAIRINGS
 
@@ -74,5 +74,5 @@ def load_view_config(path: Path | None, overrides: Sequence[str] = ()) -> ViewCo
         raise ValueError(f"{path}: the section views must be a mapping, not {values['views']!r}")
     section = dict(values["views"])
     for text in own_overrides:
-        section.update(parse_override(text))
+        apply_override(section, text)
     return validate(ViewConfig, section, origin=f"{path}, section views")

@@ -93,7 +93,7 @@ def test_invalid_plans_are_refused(changes: dict[str, object], message: str) -> 
         ("cmsf.optimizer.lrr=1", "section cmsf): unknown key 'optimizer.lrr'; did you mean 'lr'?"),
         ("cmsf.method.num_candidate=9", "section cmsf): unknown key 'method.num_candidate'; did you mean 'num_cand"),
         ("cmsf.batch_sise=4", "section cmsf): unknown key 'batch_sise'; did you mean 'batch_size'?"),
-        ("cmsf.guide.cach=mean", "section cmsf.guide): unknown key 'cach'; did you mean 'cache'?"),
+        ("cmsf.guides=[{cach: mean}]", "unknown key 'cach'; did you mean 'cache'?"),
         ("cmsf.method.k=0", "section cmsf): method.k = 0"),
         ("cmsf.method.name=cmfs", "section cmsf): method.name = 'cmfs': did you mean 'cmsf'?"),
         ("pretrain.schedule.epoch=9", "section pretrain): unknown key 'schedule.epoch'; did you mean 'epochs'?"),
@@ -115,5 +115,5 @@ def test_a_typo_in_a_training_section_is_an_error_when_the_plan_is_loaded(
 
 
 def test_a_section_need_not_be_a_whole_training_configuration(plan: Path) -> None:
-    loaded = load_plan(plan, ["cmsf.method.bank_size=1", "cmsf.labels.noise=0.5", "cmsf.guide.center=true"])
+    loaded = load_plan(plan, ["cmsf.method.bank_size=1", "cmsf.labels.noise=0.5", "cmsf.guides=[{center: true}]"])
     assert loaded.cmsf_train_values["method"]["bank_size"] == 1 and "guide" not in loaded.cmsf_train_values

@@ -37,7 +37,9 @@ class Attack:
 def test_missing_file_and_directory(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no weights file .*nothing.pth"):
         load_encoder(tmp_path / "nothing.pth")
-    with pytest.raises(IsADirectoryError, match="is a directory; give a weights file inside it"):
+    with pytest.raises(
+        FileNotFoundError, match="neither a weights file nor a run folder: it has no checkpoints/last.pt"
+    ):
         load_encoder(tmp_path)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from covid_cmsf.files import file_sha256
 from covid_cmsf.models import Encoder, EncoderMetadata, create_model, encoder_entry, freeze_, load_weights
+from covid_cmsf.models.checkpoints.reader import find_checkpoint
 from covid_cmsf.views.modalities import get_modality as modality_of
 
 # B batch, C channels, T frames, H W pixels
@@ -92,7 +93,7 @@ class EvalModel:
 
 def load_eval_model(checkpoint: Path | str, *, branch: str | None = None) -> EvalModel:
     """The encoder in a file: ours, or any that `load_weights` recognizes; `branch` is online, target or guide."""
-    checkpoint = Path(checkpoint)
+    checkpoint = find_checkpoint(checkpoint)
     loaded = load_weights(checkpoint, branch=branch)
     digest = file_sha256(checkpoint)
     return EvalModel(

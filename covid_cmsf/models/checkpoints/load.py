@@ -36,7 +36,7 @@ from covid_cmsf.models.checkpoints.layout import (
     extract_head,
 )
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
-from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
+from covid_cmsf.models.checkpoints.reader import find_checkpoint, read_checkpoint_file
 from covid_cmsf.models.encoder import Encoder
 from covid_cmsf.models.heads import MLP, HeadLayout
 from covid_cmsf.models.networks import Embedder
@@ -233,7 +233,8 @@ def load_weights(
     keep_head: bool = False,
 ) -> LoadedWeights:
     """As `load_encoder`, with metadata, report and (with `keep_head`) the projector; a file without one is an error."""
-    extracted = extract_state(Path(path), branch=branch, encoder=encoder, keep_head=keep_head)
+    path = find_checkpoint(path)
+    extracted = extract_state(path, branch=branch, encoder=encoder, keep_head=keep_head)
     metadata, state, changes = _adapt_input(extracted, in_channels, adapt)
     projector = build_head(extracted.head.state, location=str(path)) if keep_head else None
     changes += _describe_casts(extracted.trunk.state) + _describe_unknown_pixels(extracted)

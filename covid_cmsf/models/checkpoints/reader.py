@@ -33,11 +33,20 @@ class CheckpointFile:
     header: Mapping[str, str] | None = None
 
 
-def read_checkpoint_file(path: Path) -> CheckpointFile:
-    """The contents of a torch or safetensors file, on the CPU; never executes code that it contains."""
+def find_checkpoint(path: str | Path) -> Path:
+    """Return the newest checkpoint of a run folder; any other path is returned as it is."""
     path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a directory; give a weights file inside it")
+    if not path.is_dir():
+        return path
+    checkpoint = path / "checkpoints" / "last.pt"
+    if not checkpoint.is_file():
+        raise FileNotFoundError(f"{path} is neither a weights file nor a run folder: it has no checkpoints/last.pt")
+    return checkpoint
+
+
+def read_checkpoint_file(path: Path) -> CheckpointFile:
+    """Read a torch or safetensors file (of a run folder: its checkpoint) on the CPU; never execute code in it."""
+    path = find_checkpoint(path)
     if not path.is_file():
         raise FileNotFoundError(f"no weights file {path}")
     with path.open("rb") as file:
