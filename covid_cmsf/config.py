@@ -248,6 +248,20 @@ def deep_update(base: dict[str, Any], new: Mapping[str, Any]) -> None:
             base[key] = value
 
 
+def config_differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
+) -> dict[str, tuple[object, object]]:
+    """Return {dotted key: (old value, new value)} of all values that differ between two nested mappings."""
+    differences: dict[str, tuple[object, object]] = {}
+    for key in dict.fromkeys((*old, *new)):
+        old_value, new_value = old.get(key), new.get(key)
+        if isinstance(old_value, dict) and isinstance(new_value, dict):
+            differences |= config_differences(old_value, new_value, f"{prefix}{key}.")
+        elif old_value != new_value:
+            differences[f"{prefix}{key}"] = old_value, new_value
+    return differences
+
+
 def _check_size(values: Any, path: Path) -> None:
     nodes, level = 0, [values]
     for _ in range(MAX_DEPTH):

@@ -1,10 +1,13 @@
-"""Devices by name."""
+"""Choose a torch device by name."""
 
 import torch
 
 
 def choose_device(name: str, *, local_rank: int = 0) -> torch.device:
-    """`auto` is a GPU where there is one; each process of a machine takes its own."""
+    """Return the device called `name`; `auto` is CUDA if available, else the CPU.
+
+    `cuda` without an index becomes `cuda:<local_rank>`, so that each process of a machine has its own GPU.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -12,5 +15,5 @@ def choose_device(name: str, *, local_rank: int = 0) -> torch.device:
     except RuntimeError:
         raise ValueError(f"unknown device {name!r}; for example auto, cpu, cuda, cuda:1") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {name!r}: this PyTorch sees no GPU; `covid-cmsf doctor` tells more")
+        raise ValueError(f"device {name!r}: PyTorch finds no GPU; use cpu, or see `covid-cmsf doctor`")
     return torch.device("cuda", local_rank) if device.type == "cuda" and device.index is None else device

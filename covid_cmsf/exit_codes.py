@@ -1,4 +1,7 @@
-"""What a command tells the shell: every command ends with one of these."""
+"""Exit codes of all commands, and the outermost error handler: one readable line per error.
+
+A user's mistake (`USER_ERRORS`) ends with code 2, any other exception with code 1.
+"""
 
 import io
 import os
@@ -13,32 +16,32 @@ from covid_cmsf.logs import console, setup_logging
 SUCCESS = 0
 FAILED = 1
 USAGE_ERROR = 2
-SKIPPED_ITEMS = 3  # done, but some items were set aside and are listed
-INTERRUPTED = 75  # stopped from outside; the same command continues (EX_TEMPFAIL: job systems requeue it)
+SKIPPED_ITEMS = 3  # done, but some items were skipped; they are listed
+INTERRUPTED = 75  # by a signal; the same command resumes (EX_TEMPFAIL: job systems requeue it)
 
-
-# Errors as one readable line: what the user did wrong ends with exit code 2, everything else with 1.
-
-TYPER_INTERRUPTED = 130  # what typer makes of Ctrl-C
+TYPER_INTERRUPTED = 130  # typer's exit code after Ctrl-C
 USER_ERRORS = (ValueError, FileNotFoundError, NotADirectoryError, IsADirectoryError, FileExistsError, PermissionError)
 
 
 def run_app(app: Callable[..., object]) -> NoReturn:
-    """Runs a typer application. `--debug` may stand anywhere on the line: then errors show their traceback."""
+    """Run a typer application and exit with one of the codes above.
+
+    `--debug`, anywhere on the command line, prints the traceback of an error.
+    """
     debug = "--debug" in sys.argv
     sys.argv = [argument for argument in sys.argv if argument != "--debug"]
     setup_logging(debug=debug)
-    # Before PyTorch is imported: threads that wait by spinning make a busy machine ten times slower.
+    # Must be set before PyTorch is imported: OpenMP threads that spin while waiting slow down a busy machine 10x.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # file names need not be valid text
+            stream.reconfigure(errors="backslashreplace")  # file names may hold undecodable bytes
     try:
         app()
     except SystemExit as end:
         if end.code != TYPER_INTERRUPTED:
             raise
-        console.print("[yellow]interrupted[/]; the same command continues where it can")
+        console.print("[yellow]interrupted[/]; run the same command to resume")
         sys.exit(INTERRUPTED)
     except Exception as error:  # noqa: BLE001 (the outermost boundary: it reports and exits non-zero)
         if debug:

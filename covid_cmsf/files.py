@@ -1,4 +1,7 @@
-"""Files that appear under their final name only when they are whole, also after a crash."""
+"""Write files atomically (temporary name, fsync, rename) and hash them.
+
+A file has its final name only when it is complete, even after a crash.
+"""
 
 import hashlib
 import os
@@ -10,9 +13,9 @@ from pathlib import Path
 
 @contextmanager
 def atomic_path(final: Path) -> Iterator[Path]:
-    """A temporary path beside `final`; leaving the block flushes it to disk and renames it to `final`.
+    """Yield a temporary path in the folder of `final`; on exit, flush the file to disk and rename it to `final`.
 
-    An exception inside the block removes the temporary file and leaves `final` as it was.
+    An exception inside the block removes the temporary file and leaves `final` unchanged.
     """
     temporary = final.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
@@ -23,13 +26,13 @@ def atomic_path(final: Path) -> Iterator[Path]:
 
 
 def write_text_atomic(final: Path, text: str) -> None:
-    """Writes UTF-8 text; undecodable bytes of file names (surrogates) are written back as those bytes."""
+    """Write UTF-8 text; surrogate escapes (undecodable bytes of file names) become the original bytes again."""
     with atomic_path(final) as temporary:
         temporary.write_bytes(text.encode("utf-8", "surrogateescape"))
 
 
 def fsync_and_rename(temporary: Path, final: Path) -> None:
-    """Flushes `temporary` and renames it to `final` (same file system), replacing what is there."""
+    """Flush `temporary` to disk and rename it to `final` (same file system), replacing an existing file."""
     with temporary.open("rb+") as file:
         os.fsync(file.fileno())
     temporary.replace(final)
@@ -37,7 +40,7 @@ def fsync_and_rename(temporary: Path, final: Path) -> None:
 
 
 def fsync_dir(folder: Path) -> None:
-    """Makes renames and new names in `folder` survive a power cut (where the system can open folders)."""
+    """Flush the entries of `folder`, so that renames survive a power cut (POSIX only; no effect elsewhere)."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -46,11 +49,8 @@ def fsync_dir(folder: Path) -> None:
             os.close(descriptor)
 
 
-# Hashes of files.
-
-
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes, as hexadecimal text."""
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:
         while block := file.read(1 << 20):

@@ -1,4 +1,4 @@
-"""Logging: lines for people through rich on stderr, lines for machines as JSONL in a file.
+"""Logging: readable lines through rich on stderr, JSON lines in files.
 
     logger = logging.getLogger("covid_cmsf.training")
     logger.info("epoch done", extra={"fields": {"epoch": 3, "loss": 0.12}})
@@ -23,7 +23,7 @@ ROOT_LOGGERS = ("covid_cmsf", "preprocess")
 
 
 class JsonLinesFormatter(logging.Formatter):
-    """One JSON object a line: time (UTC), level, logger, message, and the record's `fields`."""
+    """One JSON object per line: time (UTC), level, logger, message, and the record's `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -39,7 +39,10 @@ class JsonLinesFormatter(logging.Formatter):
 
 
 def setup_logging(*, debug: bool = False, quiet: bool = False) -> None:
-    """Sends our loggers to the screen (`quiet`: warnings only); call once, at the start. Files get debug lines too."""
+    """Send the project's loggers to stderr (`quiet`: warnings only). Call once, at the start.
+
+    Files added by `add_jsonl_file` and `add_text_file` get debug records in any case.
+    """
     handler = RichHandler(console=console, show_path=False, show_level=True, markup=False, log_time_format="[%X]")
     handler.setLevel(logging.DEBUG if debug else logging.WARNING if quiet else logging.INFO)
     for root in ROOT_LOGGERS:
@@ -50,12 +53,12 @@ def setup_logging(*, debug: bool = False, quiet: bool = False) -> None:
 
 
 def add_jsonl_file(path: Path) -> logging.Handler:
-    """Appends every record of our loggers to `path` as JSON lines; returns the handler for `remove_handler`."""
+    """Append every record of the project's loggers to `path` as JSON lines; return the handler."""
     return _add_file(path, JsonLinesFormatter())
 
 
 def add_text_file(path: Path) -> logging.Handler:
-    """As `add_jsonl_file`, but lines for people."""
+    """Append every record of the project's loggers to `path` as readable lines; return the handler."""
     return _add_file(path, logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
 
 
@@ -68,7 +71,7 @@ def _add_file(path: Path, formatter: logging.Formatter) -> logging.Handler:
 
 
 def remove_handler(handler: logging.Handler) -> None:
-    """Undoes `add_jsonl_file` or `add_text_file` and closes the file."""
+    """Undo `add_jsonl_file` or `add_text_file` and close the file."""
     for root in ROOT_LOGGERS:
         logging.getLogger(root).removeHandler(handler)
     handler.close()
@@ -76,7 +79,7 @@ def remove_handler(handler: logging.Handler) -> None:
 
 @contextmanager
 def progress_bar(description: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar with the time left on a terminal, nothing elsewhere; yields the function that advances it by one."""
+    """Show a progress bar while the block runs (terminals only); yield a function that advances it by one."""
     with Progress(*Progress.get_default_columns(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(description, total=total)
         yield lambda: bar.advance(task)

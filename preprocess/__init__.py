@@ -1,1 +1,5 @@
-"""Room 1: video files -> clip store. Shares with `covid_cmsf` only the on-disk contract in `covid_cmsf.clips`."""
+"""Preprocessing: video files -> clip store, with optical flow; and synthetic demo videos.
+
+Imports from `covid_cmsf` the store's file format and decoders (`clips`) and the base modules (`config`, `files`,
+`logs`, `exit_codes`), nothing else.
+"""

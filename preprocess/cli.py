@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from preprocess.run import RunSummary
 
 logger = logging.getLogger(__name__)
-INPUT_PANEL = "What to read"
-STORE_PANEL = "What to store"
-RUN_PANEL = "How to run"
+INPUT_PANEL = "Input"
+STORE_PANEL = "Clip store"
+RUN_PANEL = "Execution"
 
 
 def preprocess(
     videos: Path = typer.Argument(..., help="Folder of video files.", show_default=False),
-    out: Path = typer.Option(..., "--out", help="Folder of the clip store; made, or continued.", show_default=False),
+    out: Path = typer.Option(..., "--out", help="Folder of the clip store, new or to resume.", show_default=False),
     layout: str = typer.Option(
         "folder",
         help="ucf101, hmdb51, kinetics, folder (<class>/**/video), or flat (no labels).",
@@ -36,63 +36,70 @@ def preprocess(
     ),
     splits: Path | None = typer.Option(
         None,
-        help="The collection's lists: folder of UCF-101 or HMDB-51 lists, Kinetics CSV. UCF-101 works without.",
+        help="Split lists: folder of UCF-101 or HMDB-51 lists, or Kinetics CSV. Optional for UCF-101.",
         rich_help_panel=INPUT_PANEL,
     ),
     test_fraction: float | None = typer.Option(
-        None, help="Layout folder: share of sources for testing; 0.25 when left out.", rich_help_panel=INPUT_PANEL
+        None, help="Layout folder: fraction of the sources for testing (default 0.25).", rich_help_panel=INPUT_PANEL
     ),
-    seed: int = typer.Option(0, help="Layout folder: seed of that split.", rich_help_panel=INPUT_PANEL),
+    seed: int = typer.Option(0, help="Layout folder: seed of the random split.", rich_help_panel=INPUT_PANEL),
     source_pattern: str | None = typer.Option(
         None,
-        help="Layouts folder and flat: regular expression on the path whose first group names the footage that "
-        "sibling clips share; such clips never stand in both train and test.",
+        help="Layouts folder and flat: regular expression on the path whose first group is the source, the footage "
+        "that several clips were cut from. Clips of one source are never in both train and test.",
         rich_help_panel=INPUT_PANEL,
     ),
     decoder: str = typer.Option("auto", help="auto (av), av or decord.", rich_help_panel=INPUT_PANEL),
     modalities: str = typer.Option("rgb,flow", help="rgb, flow, or both.", rich_help_panel=STORE_PANEL),
     short_edge: int = typer.Option(
-        0, min=0, help="Resize the short edge to this; 0 = native.", rich_help_panel=STORE_PANEL
+        0, min=0, help="Resize the short edge to this many pixels; 0 = no resize.", rich_help_panel=STORE_PANEL
     ),
     max_frames: int = typer.Option(
-        0, min=0, help="Only the first frames of each video; 0 = all.", rich_help_panel=STORE_PANEL
+        0, min=0, help="Store only the first frames of each video; 0 = all.", rich_help_panel=STORE_PANEL
     ),
     quality: int = typer.Option(
-        18, min=0, max=51, help="x264 crf, lower is finer; flow 3 finer.", rich_help_panel=STORE_PANEL
+        18, min=0, max=51, help="x264 crf of RGB, lower is better; flow: 3 lower.", rich_help_panel=STORE_PANEL
     ),
     flow_backend: str = typer.Option(
         "auto",
-        help="TV-L1 by numba (CPU), numba-fast, torch (GPU), or opencv (reference, slow).",
+        help="TV-L1 backend: numba (CPU), numba-fast, torch (GPU), or opencv (reference, slow).",
         rich_help_panel=STORE_PANEL,
     ),
     flow_bound: float = typer.Option(
-        20.0, help="Motion is clipped to +-this many pixels.", rich_help_panel=STORE_PANEL
+        20.0, help="Flow is clipped to plus or minus this many pixels.", rich_help_panel=STORE_PANEL
     ),
     flow_parameters: str = typer.Option(
         "",
-        help="OpenCV's names, for example 'warps=3,epsilon=0.02'; empty = its defaults.",
+        help="TV-L1 parameters by OpenCV's names, for example 'warps=3,epsilon=0.02'; empty = OpenCV's defaults.",
         rich_help_panel=STORE_PANEL,
     ),
     workers: int = typer.Option(
-        os.cpu_count() or 1, min=1, help="Processes, one thread each.", rich_help_panel=RUN_PANEL
+        os.cpu_count() or 1, min=1, help="Worker processes, one thread each.", rich_help_panel=RUN_PANEL
     ),
     shard: str | None = typer.Option(
-        None, help="i/n: only every n-th video, for job arrays; join with `clips merge`.", rich_help_panel=RUN_PANEL
+        None,
+        help="i/n: only every n-th video, for job arrays; merge with `clips merge`.",
+        rich_help_panel=RUN_PANEL,
     ),
-    time_limit: float = typer.Option(3600.0, help="Seconds before a video is set aside.", rich_help_panel=RUN_PANEL),
-    retry_failed: bool = typer.Option(False, help="Try again what was set aside before.", rich_help_panel=RUN_PANEL),
+    time_limit: float = typer.Option(
+        3600.0, help="Skip a video that takes longer than this many seconds.", rich_help_panel=RUN_PANEL
+    ),
+    retry_failed: bool = typer.Option(False, help="Retry the videos in failures.csv.", rich_help_panel=RUN_PANEL),
     estimate: bool = typer.Option(
-        False, help="Time a few videos, say how long and how large, stop.", rich_help_panel=RUN_PANEL
+        False, help="Convert a few videos, print the estimated time and size, and exit.", rich_help_panel=RUN_PANEL
     ),
     lease_seconds: float = typer.Option(
-        60.0, min=0.5, help="Silence after which another machine's video is taken over.", rich_help_panel=RUN_PANEL
+        60.0,
+        min=0.5,
+        help="Take over a video of another process after this many seconds without its heartbeat.",
+        rich_help_panel=RUN_PANEL,
     ),
 ) -> None:
     """Turn a folder of videos into a clip store: RGB and TV-L1 optical flow, ready for training.
 
-    Kill it at any moment and run the same command again: it continues. Run the same command in several terminals or on
-    several machines that share the disk: they divide the videos among themselves. A video that can't be read is listed
-    in failures.csv, and the exit code is then 3.
+    Interrupt it at any time and run the same command again to resume. Run the same command in several terminals, or on
+    several machines with a shared disk, to divide the work. A video that can't be read is skipped and listed in
+    failures.csv; the exit code is then 3.
 
     Examples:
 
@@ -143,21 +150,21 @@ def _raise_interrupt(signal_number: int, frame: FrameType | None) -> None:
 
 
 def _print_summary(summary: "RunSummary", out: Path) -> int:
-    """Says how the run ended; returns the exit code."""
+    """Print the summary of a run; return the exit code."""
     speed = summary.num_frames / max(summary.seconds, 1e-9)
     logger.info(
-        "%d videos converted, %d were there before, %d done by other processes; %d frames in %.0f s (%.0f frames/s)",
+        "%d videos converted, %d already done, %d done by other processes; %d frames in %.0f s (%.0f frames/s)",
         summary.num_done, summary.num_already_done, summary.num_done_by_others,
         summary.num_frames, summary.seconds, speed,
     )  # fmt: skip
     if summary.failures:
-        table = Table("video", "stage", "reason", title=f"{len(summary.failures)} videos are set aside")
+        table = Table("video", "stage", "reason", title=f"{len(summary.failures)} videos were skipped")
         for failure in summary.failures[:10]:
             table.add_row(escape(repr(failure.video_id)[1:-1]), failure.stage, escape(failure.reason))
         console.print(table)
-        console.print(f"all of them: {out / 'failures.csv'}; --retry-failed tries them again", highlight=False)
+        console.print(f"all skipped videos: {out / 'failures.csv'}; --retry-failed retries them", highlight=False)
     if summary.interrupted:
-        logger.warning("interrupted; the same command continues")
+        logger.warning("interrupted; run the same command to resume")
         return exit_codes.INTERRUPTED
     logger.info("clip store: %s", out)
     return exit_codes.SKIPPED_ITEMS if summary.failures else exit_codes.SUCCESS
@@ -181,5 +188,5 @@ def _print_estimate(videos: "list[Video]", info: "StoreInfo", worker_configs: "l
     )
     typer.echo(
         f"measured on {result.num_sampled} videos ({result.num_failed} unreadable): {result.frames_per_second:.1f} "
-        f"frames/s a worker, {result.bytes_per_frame:.0f} bytes a frame and modality; extrapolated by file size"
+        f"frames/s per worker, {result.bytes_per_frame:.0f} bytes per frame and modality; extrapolated by file size"
     )

@@ -1,4 +1,4 @@
-"""From the command line's words to checked settings."""
+"""Settings of a preprocessing run, validated from command-line values."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 from covid_cmsf.clips.decoders import choose_decoder
 from covid_cmsf.clips.records import StoreInfo, read_store_info
 from covid_cmsf.config import load_config, validate
-from preprocess.flow import FlowBackend, FlowParameters, choose_backend, make_flow
+from preprocess.flow import FlowBackend, FlowParameters, backend_version, choose_backend, make_flow
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What a worker needs to know once."""
+    """Settings of one worker process; `device` is for the torch flow backend."""
 
     info: StoreInfo
     decoder: str
@@ -30,7 +30,7 @@ def make_store_info(
     flow_parameters: str,
     software: str,
 ) -> StoreInfo:
-    """The store's settings. With backend `auto` an existing store keeps the backend that it was begun with."""
+    """Return the store's settings. With `flow_backend` "auto", an existing store keeps its backend."""
     modality_names = tuple(name.strip() for name in modalities.split(","))
     values = {
         "modalities": modality_names,
@@ -50,30 +50,30 @@ def make_store_info(
         parameters = parse_flow_parameters(flow_parameters)
         values["flow"] = {
             "backend": backend,
-            "version": make_flow(backend, parameters).version,
+            "version": backend_version(backend),
             "parameters": parameters.model_dump(by_alias=True),
             "bound": flow_bound,
         }
     info = validate(StoreInfo, values, origin="preprocess")
     if len(set(info.modalities)) != len(info.modalities):
-        raise ValueError(f"--modalities {modalities!r} names one twice")
+        raise ValueError(f"--modalities {modalities!r} lists a modality twice")
     return info
 
 
 def parse_flow_parameters(text: str) -> FlowParameters:
-    """`warps=3,epsilon=0.02` -> parameters; the rest are OpenCV's defaults."""
-    return load_config(FlowParameters, None, [part.strip() for part in text.split(",") if part.strip()])
+    """Parse "warps=3,epsilon=0.02"; other parameters have OpenCV's defaults."""
+    return load_config(FlowParameters, None, [item.strip() for item in text.split(",") if item.strip()])
 
 
 def make_store_flow(info: StoreInfo, device: str | None) -> FlowBackend | None:
-    """The store's flow, ready to compute; None for a store without flow."""
+    """Return the flow backend of a store with its parameters; None for a store without flow."""
     if info.flow is None:
         return None
     return make_flow(info.flow.backend, FlowParameters.model_validate(info.flow.parameters), device=device)
 
 
 def make_worker_configs(info: StoreInfo, *, decoder: str, num_workers: int) -> list[WorkerConfig]:
-    """One setup a worker; with the torch backend the workers share out the GPUs."""
+    """Return one configuration per worker; with the torch backend, workers are assigned to the GPUs in turn."""
     devices: list[str | None] = [None]
     if info.flow is not None and info.flow.backend == "torch":
         import torch

@@ -1,6 +1,7 @@
-"""One video file -> the files of its clip, streamed: memory does not grow with the video's length."""
+"""Convert one video file to its store files, in chunks: memory does not grow with the video's length.
 
-# H W pixels
+Shapes: N pairs of frames, H x W pixels.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -19,12 +20,12 @@ from covid_cmsf.files import file_sha256
 from preprocess.encode import FLOW_CRF_OFFSET, ClipWriter
 from preprocess.flow import FlowBackend, to_gray
 
-CHUNK_SIZE = 16  # frames handled together: one batch for a GPU, one progress message for the screen
+CHUNK_SIZE = 16  # frames per batch of the flow backend and per progress message
 Frame = NDArray[np.uint8]
 
 
 class StageError(Exception):
-    """A video can't be converted: in which stage, and why."""
+    """A video can't be converted; has the stage (open, decode, flow, ...) and the reason."""
 
     def __init__(self, stage: str, reason: str) -> None:
         super().__init__(stage, reason)
@@ -33,7 +34,7 @@ class StageError(Exception):
 
 @dataclass(frozen=True)
 class ClipMetadata:
-    """What the manifest wants to know about a converted video."""
+    """Facts about a converted video, for its row in the manifest."""
 
     num_frames: int
     num_flow: int
@@ -41,7 +42,7 @@ class ClipMetadata:
     width: int
     height: int
     source_sha256: str
-    stated_frames: int  # the header's claim, for a remark when it is far off
+    header_frames: int  # number of frames according to the file's header, for a warning if it is far off
 
 
 def convert(
@@ -53,9 +54,10 @@ def convert(
     flow: FlowBackend | None,
     on_frames: Callable[[int], None] = lambda count: None,
 ) -> ClipMetadata:
-    """Writes `targets[modality]` for every modality of the store; StageError if the video does not allow it.
+    """Write `targets[modality]` for every modality of the store; StageError if the video can't be converted.
 
-    Errors of the disk (OSError) pass through: they are not the video's fault.
+    OSError (a full disk, for example) is not caught: it is not the video's fault. `on_frames` gets the number of
+    frames of each finished chunk.
     """
     with _open_source(source, decoder) as reader, ExitStack() as open_writers:
         frames = stored_frames(reader, short_edge=info.short_edge, max_frames=info.max_frames)
@@ -78,7 +80,7 @@ def convert(
         for chunk in _iter_chunks(chain([first], frames)):
             num_frames += len(chunk)
             if num_frames == 1 and "flow" in info.modalities:
-                raise StageError("flow", "the video has one frame only: there is no motion to read")
+                raise StageError("flow", "the video has one frame only; flow needs two")
             for sink in sinks:
                 sink.add(chunk)
             on_frames(len(chunk))
@@ -90,7 +92,7 @@ def convert(
 
 
 class RgbSink:
-    """Frames -> the RGB file."""
+    """Write frames to the RGB file."""
 
     def __init__(self, writer: ClipWriter) -> None:
         self.writer = writer
@@ -101,7 +103,7 @@ class RgbSink:
 
 
 class FlowSink:
-    """Frames -> the flow file: one picture a pair of neighboring frames, also across chunks."""
+    """Write the flow of each pair of consecutive frames to the flow file, also across chunks."""
 
     def __init__(self, writer: ClipWriter, flow: FlowBackend, bound: float) -> None:
         self.writer = writer
@@ -117,7 +119,7 @@ class FlowSink:
 
 
 def stored_frames(reader: VideoReader, *, short_edge: int, max_frames: int) -> Iterator[Frame]:
-    """The frames as the store keeps them: resized, even sizes, all of the first one's size; at most `max_frames`."""
+    """Yield at most `max_frames` frames, resized as in the store: even sizes, all of the first frame's size."""
     size: tuple[int, int] | None = None
     try:
         for frame in islice(reader.frames(), max_frames or None):
@@ -129,7 +131,7 @@ def stored_frames(reader: VideoReader, *, short_edge: int, max_frames: int) -> I
 
 
 def stored_size(width: int, height: int, short_edge: int) -> tuple[int, int]:
-    """(width, height) in the store: the short edge as asked for (0: as it is), aspect kept, both even."""
+    """Return the stored (width, height), both even: the short edge as given (0: unchanged), the aspect ratio kept."""
     if min(width, height) < 2:
         raise ValueError(f"frames of {width}x{height} are too small")
     if not short_edge:

@@ -1,8 +1,8 @@
-"""Writing the store's video files: H.264 in MP4 with a short keyframe distance, so that any player opens them.
+"""Encode the store's video files: H.264 in MP4 with a short keyframe distance; any player opens them.
 
 No B-frames: on real UCF-101 clips with a keyframe every 8 frames they make files larger and encoding twice as slow.
-x264's `fastdecode` halves the decoder's time, for 7 to 9% more bytes of RGB and 28% of flow. Flow is the luma of a
-full-range picture with neutral chroma, tuned for fidelity instead of looks.
+x264's `fastdecode` halves the decoding time, for 7 to 9% more bytes of RGB and 28% of flow. Flow is the luma of a
+full-range image with neutral chroma, tuned for PSNR.
 """
 
 from fractions import Fraction
@@ -17,13 +17,13 @@ from typing_extensions import Self
 
 from covid_cmsf.clips.records import KEYFRAME_DISTANCE
 
-FLOW_CRF_OFFSET = 3  # crf steps by which flow is stored finer than RGB
+FLOW_CRF_OFFSET = 3  # crf of RGB minus crf of flow
 FULL_RANGE = 2  # AVCOL_RANGE_JPEG: luma 0..255 means 0..255
 PRESET = "veryfast"
 
 
 class ClipWriter:
-    """An MP4 file of one size and constant frame rate; frames go in one by one. Use it in a `with` block."""
+    """Write an MP4 file of one size and constant frame rate, frame by frame. Use it in a `with` block."""
 
     def __init__(
         self, path: Path, *, fps: Fraction, width: int, height: int, crf: int, tune_psnr: bool = False
@@ -38,7 +38,7 @@ class ClipWriter:
             "preset": PRESET,
             "bf": "0",
             "g": str(KEYFRAME_DISTANCE),
-            "sc_threshold": "0",  # keyframes at multiples of the distance and nowhere else
+            "sc_threshold": "0",  # no extra keyframes at scene cuts
             "tune": "psnr,fastdecode" if tune_psnr else "fastdecode",
         }
         self._time_base = 1 / fps
@@ -46,12 +46,12 @@ class ClipWriter:
         self.num_frames = 0
 
     def write_rgb(self, frame: NDArray[np.uint8]) -> None:
-        """Appends an (H, W, 3) RGB frame."""
+        """Append an (H, W, 3) RGB frame."""
         video_frame = av.VideoFrame.from_ndarray(frame, format="rgb24")
         self._encode(self._reformatter.reformat(video_frame, format="yuv420p", threads=1))
 
     def write_luma(self, frame: NDArray[np.uint8]) -> None:
-        """Appends an (H, W) gray frame whose values are kept as they are, full range."""
+        """Append a gray frame (H, W) as luma in full range, without conversion."""
         height, width = frame.shape
         neutral_chroma = np.full((height // 2, width), 128, np.uint8)
         video_frame = av.VideoFrame.from_ndarray(np.concatenate([frame, neutral_chroma]), format="yuv420p")

@@ -1,4 +1,4 @@
-"""How long a run will take and how large the store will be, from a few videos."""
+"""Estimate the time of a run and the size of its store from a few videos."""
 
 import tempfile
 import time
@@ -16,7 +16,7 @@ from preprocess.layouts import Video
 
 @dataclass(frozen=True)
 class Estimate:
-    """Extrapolated by the size of the video files; the sample's own figures beside it."""
+    """Time and size of the whole run, extrapolated by file size, and what was measured on the sample."""
 
     hours: float
     gigabytes: float
@@ -35,7 +35,7 @@ def estimate(
     num_workers: int,
     num_samples: int = 5,
 ) -> Estimate:
-    """Converts up to `num_samples` videos of different sizes into a temporary folder and throws them away."""
+    """Convert up to `num_samples` videos of different sizes into a temporary folder, which is then deleted."""
     sizes = {video: video.path.stat().st_size if video.path.exists() else 0 for video in videos}
     by_size = sorted(videos, key=lambda video: (sizes[video], video.video_id))
     count = min(num_samples, len(by_size))

@@ -1,11 +1,12 @@
-"""Who works on which video: leases as files, for any number of processes and machines on one shared disk.
+"""Leases as files: assign each video to one of many processes, on one or several machines with a shared disk.
 
-A lease is a file `<key>.<generation>`, made with O_EXCL, which is atomic on local disks and on NFS. The holder
-touches it (the heartbeat). When the newest generation goes silent, whoever first creates the next generation has
-taken over; the old holder, should it come back, finds that the newest token is not its own and must not publish.
+A lease is a file `<key>.<generation>`, created with O_EXCL, which is atomic on local disks and on NFS. The holder
+touches it regularly (the heartbeat). When the newest generation has had no heartbeat for too long, the first process
+to create the next generation takes over; the old holder, if it is still running, finds that the newest token is not
+its own and must not publish its result.
 
-A holder on the same machine whose process is gone is known to be dead at once. Otherwise silence is measured by the
-file system's own clock (a touched probe file), so clocks that differ between machines do not matter.
+A holder on the same machine whose process is gone counts as dead at once. Otherwise the time since the last heartbeat
+is measured with the file system's clock (by touching a file), so the machines' clocks need not agree.
 """
 
 import json
@@ -23,16 +24,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Lease:
-    """A claim that this process holds; `token` names its temporary files."""
+    """A lease held by this process; `token` is the name of its temporary folder."""
 
     key: str
     generation: int
     token: str
-    superseded_token: str | None  # token of the dead holder before, whose leftovers may go
+    superseded_token: str | None  # token of the dead previous holder, whose temporary files may be removed
 
 
 class Leases:
-    """The leases in one folder, as seen by this process. `heartbeat` must be called more often than `seconds`."""
+    """The leases in one folder. Call `heartbeat` more often than every `seconds`."""
 
     def __init__(self, folder: Path, *, seconds: float = 60.0) -> None:
         self._folder = folder
@@ -43,7 +44,7 @@ class Leases:
         folder.mkdir(parents=True, exist_ok=True)
 
     def claim(self, key: str) -> Lease | None:
-        """The lease on `key`, or None while someone alive holds it."""
+        """Acquire the lease on `key`; return None if a live process holds it."""
         generation, newest = self._newest_lease(key)
         superseded_token: str | None = None
         if newest is not None:
@@ -56,33 +57,33 @@ class Leases:
         try:
             descriptor = os.open(self._lease_path(lease), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         except FileExistsError:
-            return None  # someone else was quicker
+            return None  # another process was faster
         try:
             with os.fdopen(descriptor, "w") as file:
                 file.write(text)
         except OSError:
-            self._lease_path(lease).unlink(missing_ok=True)  # an empty lease would block the key until it is stale
+            self._lease_path(lease).unlink(missing_ok=True)  # an empty lease would block the key until it expires
             raise
         with self._lock:
             self._held_leases[key] = lease
         return lease
 
     def is_held(self, lease: Lease) -> bool:
-        """Whether no one has taken over; ask before publishing."""
+        """Return whether the lease is still this process's; check before publishing a result."""
         newest = self._newest_lease(lease.key)[1]
         return newest is not None and _read_holder(newest).get("token") == lease.token
 
     def release(self, lease: Lease) -> None:
-        """Gives the lease up and removes its older generations. What it protected must be recorded before."""
+        """Release the lease and remove its older generations. Record the result before."""
         with self._lock:
             self._held_leases.pop(lease.key, None)
         if _read_holder(self._lease_path(lease)).get("token") != lease.token:
-            return  # swept away while this process was silent; the file of that name is someone else's
+            return  # it expired and was removed; the file of that name belongs to another process
         for generation in range(lease.generation + 1):
             (self._folder / f"{lease.key}.{generation}").unlink(missing_ok=True)
 
     def remove_stale(self) -> set[str]:
-        """Removes the leases of the dead and returns the tokens of the living."""
+        """Remove the leases of dead processes; return the tokens of the live ones."""
         tokens: set[str] = set()
         for path in self._folder.glob("*.*"):
             if path.name.startswith("."):
@@ -95,16 +96,16 @@ class Leases:
         return tokens
 
     def heartbeat(self) -> None:
-        """Tells the others that this process is alive."""
+        """Touch all leases of this process, to keep them."""
         with self._lock:
             held = list(self._held_leases.values())
         for lease in held:
             try:
                 os.utime(self._lease_path(lease))
             except FileNotFoundError:
-                continue  # superseded and cleaned up by the new holder: `is_held` will say so
-            except OSError as error:  # a network disk that hiccups: try again at the next beat
-                logger.warning("the heartbeat could not reach %s: %s", self._lease_path(lease), error)
+                continue  # taken over and removed by the new holder: `is_held` returns False
+            except OSError as error:  # a temporary fault of a network disk: retry at the next heartbeat
+                logger.warning("heartbeat: could not touch %s: %s", self._lease_path(lease), error)
 
     def _lease_path(self, lease: Lease) -> Path:
         return self._folder / f"{lease.key}.{lease.generation}"
@@ -122,7 +123,7 @@ class Leases:
         try:
             return self._filesystem_time() - path.stat().st_mtime < self._seconds
         except FileNotFoundError:
-            return True  # just released: ask again later
+            return True  # just released: check again later
 
     def _filesystem_time(self) -> float:
         self._clock_file.touch()
@@ -132,7 +133,7 @@ class Leases:
 
 
 class Heartbeat:
-    """Calls `leases.heartbeat` in the background while a `with` block runs."""
+    """Call `leases.heartbeat` in a background thread while a `with` block runs."""
 
     def __init__(self, leases: Leases, *, interval: float) -> None:
         self._leases, self._interval = leases, interval
@@ -163,8 +164,10 @@ def _process_info() -> dict[str, object]:
 
 
 def _machine_id() -> str:
-    """Names this boot of this machine, the process namespace (containers) and the user, whose processes can all be
-    seen under /proc; empty where there is no /proc."""
+    """Return an id of this boot of this machine, the PID namespace (containers) and the user; "" without /proc.
+
+    Processes with the same id can see each other under /proc.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{socket.gethostname()} {boot} {Path('/proc/self/ns/pid').readlink()} {os.getuid()}"
@@ -173,7 +176,7 @@ def _machine_id() -> str:
 
 
 def _process_start_time(pid: object) -> str | None:
-    """When process `pid` started, in the kernel's ticks; None if there is no such process (or no /proc)."""
+    """Return the start time of process `pid` in clock ticks; None if there is no such process (or no /proc)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
     except (OSError, IndexError):
@@ -181,7 +184,7 @@ def _process_start_time(pid: object) -> str | None:
 
 
 def _read_holder(path: Path) -> dict[str, object]:
-    """What the lease file says; empty while its maker is still writing it, or if it died doing so."""
+    """Return the content of a lease file; {} if it is not written yet, or never was because its process died."""
     try:
         holder = json.loads(path.read_text())
         return holder if isinstance(holder, dict) else {}

@@ -1,4 +1,4 @@
-"""How far a long run is: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run: a bar on a terminal, log lines elsewhere."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunProgress:
-    """Counts videos and frames. On a terminal it is a bar; elsewhere (a job's log file) a line per `log_interval` s."""
+    """Count videos and frames; show a bar on a terminal, elsewhere log a line every `log_interval` seconds."""
 
     def __init__(self, total: int, done: int, *, log_interval: float = 30.0) -> None:
         self.videos, self.frames = 0, 0
@@ -34,11 +34,11 @@ class RunProgress:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._start
 
     def add(self, *, videos: int = 0, frames: int = 0) -> None:
-        """More was done."""
+        """Add finished videos and frames."""
         self.videos += videos
         self.frames += frames
         speed = f"{self.videos / self.seconds:.2f} videos/s, {self.frames / self.seconds:.0f} frames/s"
@@ -51,7 +51,7 @@ class RunProgress:
 
     @contextmanager
     def display(self) -> Iterator["RunProgress"]:
-        """Shows the bar while the block runs (nothing but the lines where there is no terminal)."""
+        """Show the bar while the block runs (terminals only)."""
         if console.is_terminal:
             with self._progress_bar:
                 yield self

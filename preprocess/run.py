@@ -1,7 +1,7 @@
-"""The whole run: videos of a collection -> clip store, with any number of workers, processes and machines.
+"""A preprocessing run: convert the videos of a collection with any number of workers, processes and machines.
 
-Order of events for a video: lease, convert to temporary files, still mine?, rename to the final names, record in the
-ledger, release. A kill between any two of these loses nothing but the open video.
+Steps per video: acquire its lease, convert to temporary files, check that the lease is still held, rename the files,
+record the outcome in the ledger, release the lease. A kill between any two steps loses at most this video's work.
 """
 
 import errno
@@ -32,12 +32,12 @@ INVALID_NAME_ERRNOS = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)
 
 @dataclass
 class RunSummary:
-    """How a run ended. `failures` are those of the whole store."""
+    """The result of a run. `failures` are those of the whole store."""
 
-    num_videos: int = 0  # that this run was responsible for
-    num_done: int = 0  # by this run
-    num_already_done: int = 0  # done or set aside before it began
-    num_done_by_others: int = 0  # by other processes meanwhile
+    num_videos: int = 0  # in this run
+    num_done: int = 0  # converted by this run
+    num_already_done: int = 0  # converted or skipped before this run
+    num_done_by_others: int = 0  # converted by other processes during this run
     num_frames: int = 0
     seconds: float = 0.0
     interrupted: bool = False
@@ -45,7 +45,7 @@ class RunSummary:
 
 
 class PreprocessRun:
-    """One process's share of the work on a store."""
+    """One process that converts videos into a store, possibly together with others."""
 
     def __init__(self, store: Path, collection: Collection, info: StoreInfo, *, lease_seconds: float = 60.0) -> None:
         self._store, self._collection, self._info = store, collection, info
@@ -53,22 +53,22 @@ class PreprocessRun:
         self._ledger = Ledger(store / WORK_DIR / "ledger")
         self._leases = Leases(store / WORK_DIR / "leases", seconds=lease_seconds)
         self._lease_seconds = lease_seconds
-        self._reserved_file = store / WORK_DIR / "reserve"  # room for the tables when the disk is full
+        self._reserved_file = store / WORK_DIR / "reserve"  # disk space for the tables, freed when the disk is full
         self._in_progress: dict[str, tuple[Video, Lease]] = {}
-        self._retry_ids: set[str] = set()  # set aside before, and to be tried again
-        self._crashed_once: set[str] = set()  # whose worker died once
+        self._retry_ids: set[str] = set()  # skipped before, to be retried
+        self._crashed_once: set[str] = set()  # videos whose worker died once
         self._summary = RunSummary()
 
     def run(
         self, videos: list[Video], worker_configs: list[WorkerConfig], *, time_limit: float, retry_failed: bool
     ) -> RunSummary:
-        """Converts `videos` (all of the collection, or a shard) and brings the store's tables up to date."""
+        """Convert `videos` (all of the collection, or a shard) and update the store's tables."""
         summary, failure_cause = self._summary, None
         with Heartbeat(self._leases, interval=self._lease_seconds / 6):
             try:
                 self._import_tables()
                 check_label_conflicts(self._ledger, self._collection)
-                self._write_tables()  # so that the store can be opened from now on, whatever happens
+                self._write_tables()  # from now on the store can be opened
                 self._reserved_file.write_bytes(bytes(16_384 + 512 * len(self._collection.videos)))
                 pending = self._pending(videos, retry_failed=retry_failed)
                 summary.num_videos, summary.num_already_done = len(videos), len(videos) - len(pending)
@@ -82,7 +82,7 @@ class PreprocessRun:
         return summary
 
     def _convert_pending(self, pending: deque[Video], worker_configs: list[WorkerConfig], time_limit: float) -> None:
-        """Starts the workers, keeps them busy, and leaves nothing open behind."""
+        """Convert the pending videos with a pool of workers; release all leases at the end."""
         summary = self._summary
         progress = RunProgress(total=summary.num_videos, done=summary.num_already_done)
         pool = WorkerPool(worker_configs, time_limit=time_limit)
@@ -96,18 +96,17 @@ class PreprocessRun:
             summary.num_frames, summary.seconds = progress.frames, progress.seconds
 
     def _finalize(self, failure_cause: OSError | None) -> None:
-        """Brings the tables up to date, then raises what stopped the run, if anything did."""
+        """Update the tables, then raise the error that stopped the run, if any."""
         try:
             self._reserved_file.unlink(missing_ok=True)
             self._write_tables()
         except OSError as error:
             failure_cause = failure_cause or error
-            logger.warning("the tables could not be brought up to date (%s); the next run does it", error)
+            logger.warning("the tables could not be updated (%s); the next run updates them", error)
         if failure_cause is not None and failure_cause.errno in DISK_FULL_ERRNOS:
             raise OSError(
                 failure_cause.errno,
-                f"the disk is full. {self._store} is valid as it is; free some space and run the same command: "
-                "it continues where it stopped",
+                f"the disk is full. {self._store} is valid; free some space and run the same command to resume",
             ) from failure_cause
         if failure_cause is not None:
             raise failure_cause
@@ -118,7 +117,7 @@ class PreprocessRun:
             self._retry_ids = {video_id for video_id, outcome in outcomes.items() if isinstance(outcome, Failure)}
         done_ids = outcomes.keys() - self._retry_ids
         pending = deque(video for video in videos if video.video_id not in done_ids)
-        # Processes that start together begin at different places, so they rarely want the same video.
+        # Processes that start together begin with different videos, so they rarely compete for a lease.
         pending.rotate(os.getpid() * 2654435761 % max(1, len(pending)))
         return pending
 
@@ -129,7 +128,7 @@ class PreprocessRun:
                 import_tables(self._store, self._ledger, marker)
 
     def _process_pending(self, pending: deque[Video], pool: WorkerPool, progress: RunProgress) -> None:
-        """Until every video has an outcome: keep the workers busy, and watch the videos that others hold."""
+        """Give videos to idle workers until every video has an outcome; check those that other processes hold."""
         videos = {video.video_id: video for video in pending}
         while pending or pool.busy:
             for _ in range(len(pending)):
@@ -155,12 +154,12 @@ class PreprocessRun:
         if lease is None:
             return False
         if lease.superseded_token:
-            logger.info("taking over %s from a process that died", video.video_id)
+            logger.info("taking over %s from a dead process", video.video_id)
             shutil.rmtree(self._tmp_dir / lease.superseded_token, ignore_errors=True)
-        if self._is_done(video):  # between the look and the claim
+        if self._is_done(video):  # between the last check and the claim
             self._leases.release(lease)
             return False
-        if video.video_id in self._retry_ids:  # under the lease, so that nobody's new record is lost
+        if video.video_id in self._retry_ids:  # under the lease, so that no other process's new record is lost
             self._ledger.remove(video.video_id)
             self._retry_ids.discard(video.video_id)
         folder = self._tmp_dir / lease.token
@@ -171,23 +170,23 @@ class PreprocessRun:
         return True
 
     def _is_done(self, video: Video) -> bool:
-        """Whether nothing is left to do for this video."""
+        """Return whether the video has an outcome and is not to be retried."""
         outcome = self._ledger.outcome(video.video_id)
         return outcome is not None and not (isinstance(outcome, Failure) and video.video_id in self._retry_ids)
 
     def _handle_message(self, message: WorkerMessage) -> bool:
-        """Records the end of a job; False if the video must be looked at again."""
+        """Record the outcome of a job; return False if the video must be tried again."""
         if message.fatal is not None:
             raise OSError(DISK_FULL_ERRNOS[0], message.fatal) if message.disk_full else RuntimeError(message.fatal)
         assert message.job is not None
         video, lease = self._in_progress[message.job.video_id]
         is_held, retry = self._leases.is_held(lease), False
         if not is_held:
-            logger.warning("%s was taken over by another process while this one was silent", video.video_id)
+            logger.warning("%s was taken over by another process: this one sent no heartbeat in time", video.video_id)
         elif message.failure is None:
             self._publish(video, message)
         elif message.failure[0] == "worker" and video.video_id not in self._crashed_once:
-            self._crashed_once.add(video.video_id)  # perhaps not its fault: memory, or an impatient administrator
+            self._crashed_once.add(video.video_id)  # perhaps not the video's fault: out of memory, or a manual kill
             retry = True
         else:
             self._record_failure(video, *message.failure)
@@ -196,10 +195,10 @@ class PreprocessRun:
 
     def _publish(self, video: Video, message: WorkerMessage) -> None:
         metadata = message.metadata
-        if metadata.num_frames < 0.9 * metadata.stated_frames and not self._info.max_frames:
+        if metadata.num_frames < 0.9 * metadata.header_frames and not self._info.max_frames:
             logger.warning(
                 "%s: the header says %d frames, %d could be read",
-                video.video_id, metadata.stated_frames, metadata.num_frames,
+                video.video_id, metadata.header_frames, metadata.num_frames,
             )  # fmt: skip
         assert message.job is not None
         final_paths = {modality: clip_path(self._store, modality, video.video_id) for modality in message.job.targets}
@@ -209,38 +208,38 @@ class PreprocessRun:
                 files.fsync_and_rename(temporary, final_paths[modality])
         except OSError as error:
             if error.errno in INVALID_NAME_ERRNOS:
-                return self._record_failure(video, "store", f"its name does not fit into the store: {error.strerror}")
+                return self._record_failure(video, "store", f"its name can't be a file name: {error.strerror}")
             raise
-        record_fields = {key: value for key, value in asdict(metadata).items() if key != "stated_frames"}
+        record_fields = {key: value for key, value in asdict(metadata).items() if key != "header_frames"}
         record = ClipRecord(video.video_id, video.source, video.class_name, video.label, **record_fields)
         try:
             self._summary.num_done += self._ledger.write(record)
         except OSError:
             for path in final_paths.values():
-                path.unlink(missing_ok=True)  # a file that no record knows is an orphan
+                path.unlink(missing_ok=True)  # leave no file without a record
             raise
         logger.debug("done: %s", video.video_id, extra={"fields": asdict(record)})
 
     def _record_failure(self, video: Video, stage: str, reason: str) -> None:
         self._ledger.write(Failure(video.video_id, stage, reason))
         log_fields = {"video_id": video.video_id, "stage": stage, "reason": reason}
-        logger.warning("set aside %s: %s: %s", video.video_id, stage, reason, extra={"fields": log_fields})
+        logger.warning("skipped %s: %s: %s", video.video_id, stage, reason, extra={"fields": log_fields})
 
     def _release(self, video: Video, lease: Lease) -> None:
-        """Removes the temporary files and gives the lease back."""
+        """Remove the temporary files and release the lease."""
         shutil.rmtree(self._tmp_dir / lease.token, ignore_errors=True)
         self._leases.release(lease)
         self._in_progress.pop(video.video_id, None)
 
     def _write_tables(self) -> None:
-        """manifest.csv, failures.csv and splits/ from the ledger, by one process at a time."""
+        """Write manifest.csv, failures.csv and splits/ from the ledger, one process at a time."""
         with self._exclusive_lease():
             self._summary.failures = write_tables(self._store, self._ledger, self._collection)
             self._remove_leftovers()
 
     @contextmanager
     def _exclusive_lease(self) -> Iterator[None]:
-        """Only one process at a time, of all that work on the store, is in such a block."""
+        """Hold the lease `tables` while the block runs: one process at a time, of all that work on the store."""
         while (lease := self._leases.claim("tables")) is None:
             time.sleep(POLL_SECONDS)
         try:
@@ -249,12 +248,12 @@ class PreprocessRun:
             self._leases.release(lease)
 
     def _remove_leftovers(self) -> None:
-        """Removes what processes left that were killed after recording a video: nobody will ask for it again."""
-        # before the leases: a folder is made after its lease, and goes before it
+        """Remove temporary files of processes that were killed."""
+        # List folders before leases: a folder is created after its lease and removed before it.
         folders = list(self._tmp_dir.glob("*"))
         alive_tokens = self._leases.remove_stale()
         for folder in folders:
             if folder.name not in alive_tokens:
                 shutil.rmtree(folder, ignore_errors=True)
         for leftover in [*self._store.glob(".*.tmp"), *(self._store / "splits").glob(".*.tmp")]:
-            leftover.unlink(missing_ok=True)  # half a table; only the holder of this lease writes tables
+            leftover.unlink(missing_ok=True)  # an unfinished table; only the holder of this lease writes tables

@@ -1,4 +1,8 @@
-"""Creating a clip store, or making sure that an existing one was begun with the same settings."""
+"""Write a clip store: its settings, the ledger of outcomes, and the tables made from the ledger.
+
+The ledger, below `<store>/.work/`, has one small file per video, written once. The tables (manifest.csv, failures.csv,
+splits/) are made from it by one process at a time, and can be made again at any time.
+"""
 
 import hashlib
 import json
@@ -8,7 +12,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from covid_cmsf.clips.records import (
     ClipRecord,
@@ -23,6 +26,7 @@ from covid_cmsf.clips.records import (
     write_manifest,
     write_split,
 )
+from covid_cmsf.config import config_differences
 from covid_cmsf.files import fsync_dir, write_text_atomic
 from preprocess.layouts import Collection
 
@@ -30,15 +34,15 @@ logger = logging.getLogger(__name__)
 
 
 def prepare_store(store: Path, info: StoreInfo) -> StoreInfo:
-    """Writes store.json, exactly once whoever comes first; returns what it says.
+    """Write store.json if there is none, else check that its settings are the same; return its content.
 
-    Settings that differ are an error that lists them. Another version of the flow software is noted in store.json
-    and in the log: values may differ slightly (OpenCV 4.12 against 5.0: 0.009 px on average), files stay comparable.
+    Different settings are a ValueError that lists them. Another version of the flow software is only added to
+    store.json and logged: values may differ slightly (OpenCV 4.12 against 5.0: 0.009 px on average).
     """
     if store.exists() and not store.is_dir():
         raise NotADirectoryError(f"{store} is a file; --out needs a folder")
     if store.is_dir() and not (store / "store.json").exists() and _has_other_files(store):
-        raise FileExistsError(f"{store} has files but is no clip store; choose an empty or new folder for --out")
+        raise FileExistsError(f"{store} has files but is not a clip store; choose an empty or new folder for --out")
     store.mkdir(parents=True, exist_ok=True)
     temporary = store / f".{uuid.uuid4().hex}.new"
     try:
@@ -56,56 +60,41 @@ def _has_other_files(store: Path) -> bool:
 
 
 def _check_same_config(store: Path, old: StoreInfo, new: StoreInfo) -> StoreInfo:
+    changed = config_differences(old.model_dump(mode="json"), new.model_dump(mode="json"))
     differences = [
         f"{key} is {old_value!r} in the store, {new_value!r} now"
-        for key, old_value, new_value in _config_differences(old.model_dump(mode="json"), new.model_dump(mode="json"))
+        for key, (old_value, new_value) in changed.items()
         if key not in ("software", "flow.version")
     ]
     if differences:
         raise ValueError(
-            f"{store} was begun with other settings: {'; '.join(differences)}. Use the same settings or another --out"
+            f"{store} was made with other settings: {'; '.join(differences)}. Use the same settings or another --out"
         )
     if old.flow is not None and new.flow is not None and new.flow.version not in old.flow.version.split(" | "):
-        logger.warning("flow so far was made with %s, from now on with %s", old.flow.version, new.flow.version)
+        logger.warning("earlier flow was computed with %s, new flow with %s", old.flow.version, new.flow.version)
         flow_info = old.flow.model_copy(update={"version": f"{old.flow.version} | {new.flow.version}"})
         old = old.model_copy(update={"flow": flow_info})
         write_text_atomic(store / "store.json", info_to_json(old))
     return old
 
 
-def _config_differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[tuple[str, object, object]]:
-    differences: list[tuple[str, object, object]] = []
-    for key in sorted(old.keys() | new.keys()):
-        old_value, new_value = old.get(key), new.get(key)
-        if isinstance(old_value, dict) and isinstance(new_value, dict):
-            differences += _config_differences(old_value, new_value, f"{prefix}{key}.")
-        elif old_value != new_value:
-            differences.append((prefix + key, old_value, new_value))
-    return differences
-
-
-# What has become of each video: one small file a video, written once, below `<store>/.work/`.
-#
-# The tables of the store (manifest.csv, failures.csv) are made from these, so they can be made again at any time.
-
-
 def video_key(video_id: str) -> str:
-    """A name for a video that every file system takes."""
+    """Return a hash of the id, which is a valid file name on every file system."""
     return hashlib.sha256(video_id.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 class Ledger:
-    """The outcomes of a store's videos: a ClipRecord or a Failure each, at most one, whoever writes it."""
+    """The outcomes of a store's videos: at most one ClipRecord or Failure per video; the first one written stays."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def outcome(self, video_id: str) -> ClipRecord | Failure | None:
-        """What has become of this video; None = nothing yet."""
+        """Return the outcome of a video; None if it has none yet."""
         return self._read(self._path(video_id))
 
     def write(self, outcome: ClipRecord | Failure) -> bool:
-        """Records an outcome, flushed to disk. False if there is one already (it stays)."""
+        """Write an outcome and flush it to disk; return False if there is one already, which is kept."""
         path = self._path(outcome.video_id)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
@@ -123,11 +112,11 @@ class Ledger:
         return True
 
     def remove(self, video_id: str) -> None:
-        """Removes an outcome, so that the video is done again."""
+        """Remove an outcome, so that the video is converted again."""
         self._path(video_id).unlink(missing_ok=True)
 
     def outcomes(self) -> Iterator[ClipRecord | Failure]:
-        """All outcomes, in no particular order."""
+        """Yield all outcomes, in no particular order."""
         for path in self._folder.glob("??/*.json"):
             if (outcome := self._read(path)) is not None:
                 yield outcome
@@ -147,13 +136,13 @@ class Ledger:
         return Failure(**values["Failure"])
 
 
-# The store's tables, made from the ledger: manifest.csv, failures.csv, splits/. For one process at a time.
+# Tables. Not safe for several processes at once: hold the lease `tables`.
 
 
 def import_tables(store: Path, ledger: Ledger, marker: Path) -> None:
-    """A merged store, or one whose .work was removed, has tables but no ledger: what they list stays done.
+    """Fill the ledger from the tables of a merged store, or of one whose .work was removed.
 
-    Once a store: `marker` says that it is done, and is made last.
+    Runs once per store: the file `marker` is created at the end.
     """
     manifest = store / "manifest.csv"
     if manifest.is_file() and not marker.exists():
@@ -165,7 +154,7 @@ def import_tables(store: Path, ledger: Ledger, marker: Path) -> None:
 
 
 def check_label_conflicts(ledger: Ledger, collection: Collection) -> None:
-    """ValueError if the store has videos of other classes whose labels this collection uses too."""
+    """Raise ValueError if a label means one class in the store and another one in this collection."""
     videos = {video.video_id for video in collection.videos}
     names = {video.label: video.class_name for video in collection.videos}
     for outcome in ledger.outcomes():
@@ -179,7 +168,7 @@ def check_label_conflicts(ledger: Ledger, collection: Collection) -> None:
 
 
 def write_tables(store: Path, ledger: Ledger, collection: Collection) -> list[Failure]:
-    """Brings the tables up to date; returns the failures."""
+    """Write all tables from the ledger; return the failures."""
     records, failures = merge_outcomes(ledger, collection)
     write_splits(store, collection)
     write_failures(store / "failures.csv", failures)
@@ -188,14 +177,17 @@ def write_tables(store: Path, ledger: Ledger, collection: Collection) -> list[Fa
 
 
 def merge_outcomes(ledger: Ledger, collection: Collection) -> tuple[list[ClipRecord], list[Failure]]:
-    """Records and failures; labels and sources as the collection has them now. Videos that it no longer has stay."""
+    """Return records and failures with the collection's current labels and sources.
+
+    Records of videos that the collection no longer has are kept, their failures are dropped.
+    """
     videos = {video.video_id: video for video in collection.videos}
     labels = {video.class_name: video.label for video in collection.videos}
     records, failures = [], []
     for outcome in ledger.outcomes():
         video = videos.get(outcome.video_id)
         if isinstance(outcome, Failure):
-            if video is not None:  # a video that was removed is no failure any more
+            if video is not None:
                 failures.append(outcome)
         elif video is not None:
             records.append(replace(outcome, source=video.source, class_name=video.class_name, label=video.label))
@@ -205,7 +197,7 @@ def merge_outcomes(ledger: Ledger, collection: Collection) -> tuple[list[ClipRec
 
 
 def write_splits(store: Path, collection: Collection) -> None:
-    """splits/<name>.csv; rows of videos that the collection does not have (any more) are kept."""
+    """Write splits/<name>.csv; rows of videos that the collection does not have are kept."""
     folder = store / "splits"
     folder.mkdir(exist_ok=True)
     for name, split in collection.splits.items():

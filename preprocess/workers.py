@@ -1,7 +1,7 @@
-"""Worker processes, one thread each, that convert videos and report over a pipe.
+"""A pool of worker processes, one thread each, that convert videos and report over pipes.
 
-Started with `spawn`, so that no lock or thread of the parent is copied. A worker dies with its parent, and the parent
-outlives a worker that crashes, hangs or is killed for memory: that costs one video.
+Started with `spawn`, so that no lock or thread of the parent is copied. A worker exits with its parent; a worker that
+crashes, hangs or is killed for memory is replaced, and only its current video is affected.
 """
 
 import errno
@@ -23,7 +23,7 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class Job:
-    """One video to convert: from where, to which temporary files."""
+    """One video to convert: its file, and the temporary file of each modality."""
 
     video_id: str
     source: Path
@@ -32,29 +32,29 @@ class Job:
 
 @dataclass(frozen=True)
 class WorkerMessage:
-    """What a worker says: that it is ready, frames done so far, or one of the three ends of a job."""
+    """A message of a worker: it is ready, made progress, or finished a job (metadata, failure or fatal)."""
 
     job: Job | None  # None: about the worker itself
-    num_frames: int = 0  # more frames of this job were done
+    num_frames: int = 0  # further frames of this job that were converted
     metadata: Any = None  # ClipMetadata: the job is done
-    failure: tuple[str, str] | None = None  # (stage, reason): this video can't be done
-    fatal: str | None = None  # the run can't go on, whatever the video
-    disk_full: bool = False  # that is why
+    failure: tuple[str, str] | None = None  # (stage, reason): this video can't be converted
+    fatal: str | None = None  # the whole run must stop
+    disk_full: bool = False  # the cause of `fatal`
 
 
 @dataclass
 class Worker:
-    """One process and the job it has."""
+    """A worker process and its current job."""
 
     process: Any
     pipe: Connection
     job: Job | None = None
-    ready: bool = False  # imports, compilation and a first flow are done: only now the time limit runs
+    ready: bool = False  # imports, compilation and a first flow are done; the time limit starts only then
     deadline: float = field(default=float("inf"))
 
 
 class WorkerPool:
-    """`num_workers` processes. `submit` jobs while `idle`, then `poll` their messages; `close` ends them at once."""
+    """Worker processes, one per configuration: `submit` jobs while `idle`, `poll` their messages, then `close`."""
 
     def __init__(self, worker_configs: list[WorkerConfig], *, time_limit: float) -> None:
         self._context = multiprocessing.get_context("spawn")
@@ -64,7 +64,7 @@ class WorkerPool:
 
     @property
     def idle(self) -> int:
-        """How many workers have no job."""
+        """Number of workers without a job."""
         return sum(worker.job is None for worker in self._workers)
 
     @property
@@ -73,11 +73,11 @@ class WorkerPool:
         return self.idle < len(self._workers)
 
     def submit(self, job: Job) -> None:
-        """Hands a job to an idle worker."""
+        """Send a job to an idle worker."""
         index = next(index for index, worker in enumerate(self._workers) if worker.job is None)
         try:
             self._workers[index].pipe.send(job)
-        except BrokenPipeError:  # it was killed while it had nothing to do
+        except BrokenPipeError:  # it was killed while idle
             self._replace(index)
             self._workers[index].pipe.send(job)
         worker = self._workers[index]
@@ -86,7 +86,7 @@ class WorkerPool:
             worker.deadline = time.monotonic() + self._time_limit
 
     def poll(self, *, timeout: float) -> list[WorkerMessage]:
-        """What the workers have said since the last call; waits up to `timeout` seconds for something."""
+        """Return the workers' messages since the last call; wait up to `timeout` seconds for the first one."""
         messages = []
         for ready in wait([worker.pipe for worker in self._workers], timeout):
             index = next(i for i, worker in enumerate(self._workers) if worker.pipe is ready)
@@ -99,7 +99,7 @@ class WorkerPool:
         return messages
 
     def close(self) -> None:
-        """Kills the workers; their open videos stay undone."""
+        """Kill the workers; the videos they are converting get no outcome."""
         for worker in self._workers:
             worker.process.kill()
         for worker in self._workers:
@@ -135,13 +135,13 @@ class WorkerPool:
         return [message]
 
     def _handle_crash(self, index: int) -> list[WorkerMessage]:
-        """A worker died: its video is set aside and a new worker takes its place."""
+        """Replace a worker that died; its video becomes a failure of stage `worker`."""
         worker = self._workers[index]
         worker.process.join()
         exit_code, job = worker.process.exitcode, worker.job
         if not worker.ready:
             raise RuntimeError(
-                f"a worker process could not start (exit code {exit_code}); `covid-cmsf doctor` may tell why"
+                f"a worker process could not start (exit code {exit_code}); `covid-cmsf doctor` may show the cause"
             )
         self._replace(index)
         if job is None:
@@ -151,8 +151,8 @@ class WorkerPool:
 
 
 def worker_main(pipe: Connection, worker_config: WorkerConfig, parent: int) -> None:
-    """The life of a worker process: jobs in, messages out, until the pipe closes."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group; the parent decides
+    """Run a worker process: receive jobs and send messages until the pipe closes."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group; the parent handles them
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     import cv2
@@ -164,9 +164,9 @@ def worker_main(pipe: Connection, worker_config: WorkerConfig, parent: int) -> N
     info = worker_config.info
     try:
         flow = make_store_flow(info, worker_config.device)
-        if flow is not None:  # compiles, or finds out that the device does not work
+        if flow is not None:  # compiles the kernels, or fails if the device does not work
             flow(np.random.default_rng(0).integers(0, 256, (2, 32, 32), dtype=np.uint8))
-    except Exception as error:  # noqa: BLE001 (without flow no video can be done: the run ends and says so)
+    except Exception as error:  # noqa: BLE001 (without flow no video can be converted: the run stops with this error)
         pipe.send(WorkerMessage(None, fatal=f"optical flow does not work here: {type(error).__name__}: {error}"))
         return
     pipe.send(WorkerMessage(None))
@@ -194,7 +194,7 @@ def worker_main(pipe: Connection, worker_config: WorkerConfig, parent: int) -> N
 
 
 def _exit_with_parent(parent: int) -> None:
-    """Ends this process when its parent is gone, also in the middle of a video."""
+    """Exit this process when its parent is gone, even in the middle of a video."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

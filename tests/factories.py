@@ -1,4 +1,8 @@
-"""Small video files that tests make: a textured square that moves over a textured ground."""
+"""Small video files and image sets for tests.
+
+A video is a textured square that moves over a textured ground; the classes of an image set differ in color and in the
+position of a bar. Shapes: T frames, H x W pixels.
+"""
 
 import gzip
 import struct
@@ -13,7 +17,7 @@ from PIL import Image
 
 
 def moving_square(num_frames: int, *, width: int = 64, height: int = 48, seed: int = 0) -> NDArray[np.uint8]:
-    """(T, H, W, 3) RGB frames; every frame differs from every other."""
+    """Return RGB frames (T, H, W, 3), all different."""
     rng = np.random.default_rng(seed)
     ground = cv2.GaussianBlur(rng.integers(0, 256, (height, width, 3)).astype(np.uint8), (0, 0), 2)
     patch = cv2.GaussianBlur(rng.integers(0, 256, (height // 3, width // 3, 3)).astype(np.uint8), (0, 0), 1)
@@ -35,7 +39,7 @@ def write_video(
     times: list[int] | None = None,
     metadata: dict[str, str] | None = None,
 ) -> Path:
-    """Encodes RGB frames; `times` (in units of 1/fps) makes the frame rate variable."""
+    """Encode RGB frames; `times` (in units of 1/fps) makes the frame rate variable."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w", format=container) as file:
         file.metadata.update(metadata or {})
@@ -53,7 +57,7 @@ def write_video(
 
 
 def make_ucf(root: Path, *, classes: int = 2, groups: int = 3, clips: int = 1, num_frames: int = 6) -> Path:
-    """A little collection in the layout of UCF-101 below `root`."""
+    """Write a small collection in the layout of UCF-101 below `root`; return root."""
     names = ["Archery", "bowling", "Surfing", "YoYo"][:classes]
     for c, name in enumerate(names):
         for group in range(1, groups + 1):
@@ -63,11 +67,8 @@ def make_ucf(root: Path, *, classes: int = 2, groups: int = 3, clips: int = 1, n
     return root
 
 
-# Sets of small images for tests: folders of PNG files, IDX files. Classes differ in color and in a bar.
-
-
 def make_image(label: int, number: int, *, size: int = 20) -> NDArray[np.uint8]:
-    """(size, size, 3) noise with the class's color and bar."""
+    """Return noise (size, size, 3) with the class's color and bar."""
     rng = np.random.default_rng([label, number])
     image = rng.integers(0, 60, (size, size, 3))
     image[..., label % 3] += 90
@@ -76,7 +77,7 @@ def make_image(label: int, number: int, *, size: int = 20) -> NDArray[np.uint8]:
 
 
 def make_image_folder(root: Path, *, classes: int = 3, train: int = 8, test: int = 3, test_name: str = "val") -> Path:
-    """`root/train/class0/0.png` and so on; returns root."""
+    """Write `root/train/class0/train_0_0.png` and so on; return root."""
     for subset, count, first in (("train", train, 0), (test_name, test, 1000)):
         for label in range(classes):
             folder = root / subset / f"class{label}"
@@ -87,13 +88,13 @@ def make_image_folder(root: Path, *, classes: int = 3, train: int = 8, test: int
 
 
 def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
-    """An IDX file of bytes, gzipped when its name says so."""
+    """Write an IDX file of bytes, gzipped if its name ends with .gz."""
     data = bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
 def make_idx_folder(root: Path, *, classes: int = 3, train: int = 8, test: int = 3, suffix: str = ".gz") -> Path:
-    """Gray images of both subsets; returns root."""
+    """Write IDX files with gray images and labels of both subsets; return root."""
     root.mkdir(parents=True, exist_ok=True)
     for name, count, first in (("train", train, 0), ("t10k", test, 1000)):
         labels = np.arange(classes * count) % classes

@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, field_validator, model_validator
 
-from covid_cmsf.config import Config, Kind, config_name, find_config, load_config, parse_override, read_yaml
+from covid_cmsf.config import (
+    Config,
+    Kind,
+    config_differences,
+    config_name,
+    find_config,
+    load_config,
+    parse_override,
+    read_yaml,
+)
 
 
 class Optimizer(Config):
@@ -234,3 +243,14 @@ def test_a_plan_given_as_a_run_and_the_reverse_is_one_line(tmp_path: Path) -> No
         find_config("runs", tmp_path / "plan.yaml")
     with pytest.raises(ValueError, match="run.yaml is a training run: use covid-cmsf train"):
         find_config("plans", tmp_path / "run.yaml")
+
+
+def test_differences_have_dotted_keys_and_both_values() -> None:
+    old = {"a": 1, "b": {"c": 2, "d": [1, 2]}, "gone": None, "e": {"f": 1}}
+    new = {"a": 1, "b": {"c": 3, "d": [1, 2, 3]}, "new": "x", "e": None}
+    assert config_differences(old, new) == {
+        "b.c": (2, 3),
+        "b.d": ([1, 2], [1, 2, 3]),
+        "e": ({"f": 1}, None),
+        "new": (None, "x"),
+    }

@@ -53,8 +53,8 @@ def info(
     if summary.flow is not None and store.info.flow is not None:
         out.print(
             f"flow: {store.info.flow.algorithm} by {store.info.flow.version}; mean motion "
-            f"{summary.flow['mean_magnitude_px']:.2f} px a frame, {100 * summary.flow['clipped_share']:.2f}% at the "
-            f"bound of {store.flow_bound:g} px (from {summary.flow['num_videos']:.0f} videos)"
+            f"{summary.flow['mean_magnitude_px']:.2f} px per frame, {100 * summary.flow['clipped_fraction']:.2f}% at "
+            f"the bound of {store.flow_bound:g} px (from {summary.flow['num_videos']:.0f} videos)"
         )
     if summary.num_failures:
         out.print(f"{summary.num_failures} videos were set aside: see {clips / 'failures.csv'}")

@@ -1,4 +1,4 @@
-"""The clip store. `ClipStore.open(path)`, or `open_clips(path)` for other people's formats too."""
+"""Clips on disk: `ClipStore.open(path)` for a clip store, `open_clips(path)` for any supported format."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ __all__ = ["ClipStore", "Clips", "open_clips"]
 
 
 def __getattr__(name: str) -> Any:
-    """Reading needs torch, whose import takes seconds; preprocessing workers use only the contract and skip it."""
+    """Import lazily: reading needs torch (seconds to import), preprocessing workers need only the file format."""
     if name in __all__:
         from covid_cmsf.clips import factory
 

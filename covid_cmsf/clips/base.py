@@ -1,6 +1,7 @@
-"""What every collection of clips can do, whatever its format on disk."""
+"""The interface of every collection of clips, independent of its format on disk.
 
-# T frames, H W pixels
+Shapes: T frames, H x W pixels.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,40 +14,40 @@ from covid_cmsf.clips.records import ClipRecord
 
 
 class Clips(ABC):
-    """Clips on disk. Frame i of `rgb` and of `flow` belong together: flow i is the motion from frame i to i+1."""
+    """Clips on disk. Flow i is the motion from RGB frame i to frame i + 1, in pixels."""
 
     records: list[ClipRecord]
     splits: Mapping[str, Mapping[str, str]]  # {"1": {video_id: "train"}}
-    modalities: tuple[str, ...]  # what can be read: rgb, flow
-    flow_bound: float  # pixels
-    is_image: bool = False  # images: one frame each, to be seen as modality `frame`
+    modalities: tuple[str, ...]  # stored modalities: rgb, flow
+    flow_bound: float  # pixels: stored flow is clipped to +-flow_bound
+    is_image: bool = False  # a set of images: one frame per record, modality `frame`
 
     @abstractmethod
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """uint8: `rgb` (T, 3, H, W); `flow` (T, 2, H, W) as stored (see `flow_codec`), cheaper to move to a GPU."""
+        """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), quantized (see `flow_codec`)."""
 
     def read(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """`rgb`: uint8 (T, 3, H, W). `flow`: float32 (T, 2, H, W) in pixels, x first."""
+        """Return `rgb` as uint8 (T, 3, H, W), `flow` as float32 (T, 2, H, W) in pixels, x first."""
         raw = self.read_raw(record, modality, frame_indices)
         return torch.from_numpy(decode_flow(raw.numpy(), self.flow_bound)) if modality == "flow" else raw
 
     def select(self, split: str, subset: str) -> list[ClipRecord]:
-        """The records of one subset (train, test, val) of a split ("1", ...); an unknown or empty one is an error."""
+        """Return the records of a subset (train, val, test) of a split ("1", ...); ValueError if there are none."""
         if split not in self.splits:
-            raise ValueError(f"no split {split!r}; there are {', '.join(self.splits) or 'none'}")
+            raise ValueError(f"no split {split!r}; these clips have splits: {', '.join(self.splits) or 'none'}")
         chosen = [record for record in self.records if self.splits[split].get(record.video_id) == subset]
         if not chosen:
             subsets = sorted(set(self.splits[split].values()))
-            raise ValueError(f"no video is in subset {subset!r} of split {split!r}; subsets are {', '.join(subsets)}")
+            raise ValueError(f"no video in subset {subset!r} of split {split!r}; it has: {', '.join(subsets)}")
         return chosen
 
 
 def check_request(record: ClipRecord, modality: str, frame_indices: Sequence[int], modalities: Sequence[str]) -> None:
-    """ValueError unless there is such a modality and the video has all of these frames."""
+    """Raise ValueError unless `modality` is one of `modalities` and the video has all `frame_indices`."""
     if modality not in modalities:
-        raise ValueError(f"no modality {modality!r} here; there is {', '.join(modalities)}")
+        raise ValueError(f"no modality {modality!r} in these clips; they have {', '.join(modalities)}")
     if len(frame_indices) == 0:
-        raise ValueError("no frame numbers to read")
+        raise ValueError("frame_indices is empty; at least one frame is needed")
     num_available = record.num_flow if modality == "flow" else record.num_frames
     low, high = min(frame_indices), max(frame_indices)
     if low < 0 or high >= num_available:

@@ -1,6 +1,7 @@
-"""Decoded clips in memory, for data sets that fit: reading becomes a copy."""
+"""Keep decoded clips in shared memory, for data sets that fit.
 
-# T frames, C channels, H W pixels
+Shapes: T frames, C channels, H x W pixels.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -12,10 +13,10 @@ from covid_cmsf.clips.records import ClipRecord
 
 
 class CachedClips(Clips):
-    """Clips of which as many as `gigabytes` allow are decoded at once, in order; the rest are read from disk.
+    """Clips decoded once into at most `gigabytes` of memory, in the order of `records`; the rest stay on disk.
 
-    They lie in one block of shared memory, so workers of a data loader use one copy. A video that can't be decoded is
-    left to the disk, where whoever reads it meets the error.
+    The memory is one shared block, so all workers of a data loader use the same copy. A video that can't be decoded is
+    not cached: reading it raises the decoder's error, as without a cache.
     """
 
     def __init__(
@@ -30,10 +31,10 @@ class CachedClips(Clips):
         self._clips = clips
         self.records, self.splits, self.flow_bound = clips.records, clips.splits, clips.flow_bound
         self.modalities = clips.modalities
-        # Where a video begins, its shape in memory, and whether its channels are innermost there, as decoded.
+        # {(video_id, modality): (offset, shape in memory, whether that shape is channels-last, as decoded)}
         self._locations: dict[tuple[str, str], tuple[int, torch.Size, bool]] = {}
         self.num_bytes, max_bytes = 0, int(gigabytes * 1e9)
-        # Pages of it that are never written cost nothing.
+        # Pages that are never written take no physical memory.
         self._memory = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(max_bytes))
         for record in records:
             frames = self._decode(record, modalities)
@@ -50,11 +51,11 @@ class CachedClips(Clips):
 
     @property
     def num_cached(self) -> int:
-        """Videos in memory."""
+        """Number of videos in memory."""
         return len({video_id for video_id, _ in self._locations})
 
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """As the clips beneath, from memory where possible."""
+        """Return what the wrapped clips' `read_raw` returns, from memory where possible."""
         if (record.video_id, modality) not in self._locations:
             return self._clips.read_raw(record, modality, frame_indices)
         check_request(record, modality, frame_indices, self.modalities)

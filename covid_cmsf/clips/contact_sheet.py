@@ -1,4 +1,4 @@
-"""A page to look at: frames of a clip in a row, the flow of the same frames below."""
+"""Draw a contact sheet: a row of frames per video, the flow of the same frames below."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +11,11 @@ from covid_cmsf.clips.flow_color import color_wheel_image, flow_to_rgb
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.files import atomic_path
 
-CELL, TITLE = 1.9, 0.3  # inches: width of a picture, height of a title
+CELL, TITLE = 1.9, 0.3  # inches: width of an image, height of a title
 
 
 def save_contact_sheet(clips: Clips, records: Sequence[ClipRecord], out: Path, *, num_columns: int = 8) -> None:
-    """Writes a PNG: for each record a row of RGB frames above a row of flow, evenly spaced over the video."""
+    """Write a PNG: for each record a row of RGB frames above a row of flow, evenly spaced over the video."""
     heights = [_height(record) for record in records]
     figure = Figure(figsize=(CELL * num_columns, sum(heights)), dpi=100)
     areas = figure.subfigures(len(records), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -51,7 +51,7 @@ def _draw_clip(area: SubFigure, clips: Clips, record: ClipRecord, num_columns: i
                   bbox={"facecolor": "black", "alpha": 0.5, "pad": 1, "linewidth": 0})  # fmt: skip
     title = f"{record.video_id!r}   {record.num_frames} frames of {record.width}x{record.height}, {record.fps:.5g} fps"
     if record.num_flow:
-        title += f"   full color: {scale:.1f} px a frame"
+        title += f"   full color: {scale:.1f} px per frame"
         legend = axes[1][0].inset_axes([0.0, 0.0, 0.22, 0.22 * record.width / max(1, record.height)])
         legend.imshow(color_wheel_image(64))
         legend.axis("off")

@@ -1,12 +1,10 @@
-"""Reading video files: one protocol, PyAV and decord behind it, the same frames from both.
+"""Decode video files with PyAV (default) or decord, behind one protocol.
 
-(On real UCF-101 clips, 2 of a million values differ, by 1 or 2 levels: they bundle different releases of FFmpeg.)
-
-PyAV is the default: it is well kept and brings its own FFmpeg. One shared reformatter converts to RGB, which is
-4 to 10 times faster than `frame.to_ndarray(format=...)`; one thread, because workers are processes.
+Both give the same frames, except for 2 in a million values on real UCF-101 clips, which differ by 1 or 2 levels: they
+bundle different releases of FFmpeg. One shared reformatter converts to RGB, which is 4 to 10 times faster than
+`frame.to_ndarray(format=...)`; it uses one thread, because workers are processes.
+Shapes: T frames, H x W pixels.
 """
-
-# T frames, H W pixels
 
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
@@ -31,18 +29,18 @@ class VideoReader(Protocol):
     """An open video file. Use it in a `with` block."""
 
     fps: Fraction
-    header_frames: int  # what the header claims; 0 = nothing; often wrong
+    header_frames: int  # number of frames according to the header, often wrong; 0 if it has none
 
     def frames(self) -> Iterator[Frames]:
-        """All frames in order, upright RGB (H, W, 3)."""
+        """Yield all frames in order as RGB (H, W, 3), rotated upright."""
         ...
 
     def read_rgb(self, frame_indices: Sequence[int]) -> Frames:
-        """(T, H, W, 3) RGB of these frames of a file with constant frame rate."""
+        """Return these frames as RGB (T, H, W, 3); the file must have a constant frame rate."""
         ...
 
     def read_luma(self, frame_indices: Sequence[int]) -> Frames:
-        """(T, H, W) luma of these frames, exactly as encoded."""
+        """Return the luma plane of these frames, (T, H, W), exactly as encoded."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -53,7 +51,7 @@ class VideoReader(Protocol):
 
 
 def choose_decoder(name: str) -> str:
-    """`auto` is PyAV; an unknown or missing decoder is a ValueError that says what there is."""
+    """Return the decoder's name (`auto` is av); ValueError if it is unknown or not installed."""
     if name == "auto":
         return "av"
     if name not in DECODERS:
@@ -64,18 +62,18 @@ def choose_decoder(name: str) -> str:
 
 
 def open_video(path: Path, decoder: str = "av") -> VideoReader:
-    """Opens a video file; ValueError with the decoder's words if it can't be read."""
+    """Open a video file; ValueError with the decoder's message if it can't be read."""
     if not path.is_file():
         raise FileNotFoundError(f"no video file {path}")
     return DecordReader(path) if choose_decoder(decoder) == "decord" else AvReader(path)
 
 
 class AvReader:
-    """PyAV behind the protocol."""
+    """`VideoReader` on PyAV."""
 
     def __init__(self, path: Path) -> None:
         try:
-            # Old files carry titles in forgotten encodings: they must not keep us from the frames.
+            # Metadata of old files may have any encoding: decoding the frames must not fail because of it.
             self._container = av.open(str(path), metadata_errors="replace")
         except (av.error.FFmpegError, OSError) as error:
             raise ValueError(f"cannot open as a video: {_first_line(error)}") from error
@@ -105,14 +103,14 @@ class AvReader:
         return self._read_frames(frame_indices, _luma)
 
     def rotation(self) -> int:
-        """Degrees by which the first frame must be turned, counter-clockwise; decodes it."""
+        """Decode the first frame and return its rotation in degrees, counter-clockwise."""
         first = next(self._decode(), None)
         if first is None:
             raise ValueError("the file has no frames")
         return first.rotation
 
     def _rgb(self, frame: av.VideoFrame) -> Frames:
-        """(H, W, 3) RGB, a view of the decoder's memory."""
+        """Return RGB (H, W, 3), a view of the decoder's memory."""
         plane = self._reformatter.reformat(frame, format="rgb24", threads=1).planes[0]
         rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
         return rows[:, : 3 * frame.width].reshape(frame.height, frame.width, 3)
@@ -130,13 +128,13 @@ class AvReader:
             raise ValueError(f"seeking failed: {_first_line(error)}") from error
 
     def _read_frames(self, frame_indices: Sequence[int], convert: Callable[[av.VideoFrame], Frames]) -> Frames:
-        """Decodes forward through the wanted frames; jumps over gaps that hold a keyframe."""
+        """Decode forward to each requested frame; seek over gaps of more than SEEK_GAP frames."""
         positions: dict[int, list[int]] = {}
         for position, number in enumerate(frame_indices):
             positions.setdefault(number, []).append(position)
         if self._stream.time_base is None:
             raise ValueError("the stream has no time base")
-        ticks = float(1 / (self.fps * self._stream.time_base))  # stream ticks a frame
+        ticks = float(1 / (self.fps * self._stream.time_base))  # stream ticks per frame
         output: Frames | None = None
         decoding: Iterator[av.VideoFrame] = iter(())
         current = -SEEK_GAP - 1
@@ -171,12 +169,12 @@ SEEK_GAP = 16  # frames; decoding over a smaller gap is cheaper than a seek
 
 
 class DecordReader:
-    """decord behind the protocol."""
+    """`VideoReader` on decord."""
 
     def __init__(self, path: Path) -> None:
         import decord
 
-        # PyAV reads what decord does not tell: the exact rate, the header's length, the rotation.
+        # decord has no exact frame rate, number of frames in the header, or rotation: PyAV reads them.
         with AvReader(path) as probe:
             self.fps, self.header_frames = probe.fps, probe.header_frames
             if probe.rotation():
@@ -215,17 +213,17 @@ class DecordReader:
 
 
 def valid_fps(rate: Fraction | None) -> Fraction:
-    """The header's frame rate, or 25 where it has none or an absurd one (some claim 1000 or 90000)."""
+    """Return the header's frame rate, or 25 if it has none or one outside 1..240 (some headers say 1000 or 90000)."""
     return rate.limit_denominator(100_000) if rate is not None and 1 <= rate <= 240 else DEFAULT_FPS
 
 
 def _luma(frame: av.VideoFrame) -> Frames:
-    """(H, W) luma, a view of the decoder's memory."""
+    """Return the luma plane (H, W), a view of the decoder's memory."""
     plane = frame.planes[0]
     rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
     return rows[: frame.height, : frame.width]
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of an error: decord appends its C++ stack."""
+    """Return the first line of an error: decord appends its C++ stack."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,4 +1,4 @@
-"""Opening clips of any format that we know."""
+"""Open clips of any supported format."""
 
 from pathlib import Path
 
@@ -10,9 +10,9 @@ from covid_cmsf.clips.store import ClipStore
 
 
 def open_clips(path: Path | str, *, decoder: str = "auto") -> Clips:
-    """Whatever lies at `path`: a clip store, an RGB LMDB of CoCLR, a folder of JPEG frames, or a set of images.
+    """Open the clips at `path`: a clip store, an RGB LMDB of CoCLR, a folder of JPEG frames, or a set of images.
 
-    Sets of images may be given by an uri with options (`images.uri`).
+    A set of images may also be a URI with options, see `images.uri`.
     """
     if is_image_uri(str(path)):
         return open_images(str(path))

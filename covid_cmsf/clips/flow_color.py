@@ -1,21 +1,20 @@
-"""Optical flow as colors: hue is the direction, strength is the speed.
+"""Render optical flow as colors: hue is the direction, saturation is the speed, zero motion is white.
 
-The usual color wheel of the Middlebury benchmark (Baker et al., "A Database and Evaluation Methodology for Optical
-Flow", IJCV 2011): 55 hues, spaced by how well the eye tells them apart; zero motion is white.
+The color wheel of the Middlebury benchmark (Baker et al., "A Database and Evaluation Methodology for Optical Flow",
+IJCV 2011): 55 hues, spaced by how well the eye tells them apart.
+Shapes: H x W pixels.
 """
-
-# H W pixels
 
 import numpy as np
 from numpy.typing import NDArray
 
-# From each color to the next in this many steps: red, yellow, green, cyan, blue, magenta, and back to red.
+# Number of steps from each color to the next: red, yellow, green, cyan, blue, magenta, and back to red.
 CORNERS = np.array([[255, 0, 0], [255, 255, 0], [0, 255, 0], [0, 255, 255], [0, 0, 255], [255, 0, 255]])
 STEPS = (15, 6, 4, 11, 13, 6)
 
 
 def color_wheel() -> NDArray[np.float64]:
-    """(55, 3) RGB in 0..1."""
+    """Return the 55 hues as RGB in 0..1, (55, 3)."""
     segments = []
     for index, steps in enumerate(STEPS):
         start, end = CORNERS[index], CORNERS[(index + 1) % len(CORNERS)]
@@ -24,7 +23,7 @@ def color_wheel() -> NDArray[np.float64]:
 
 
 def flow_to_rgb(flow: NDArray[np.float32], scale: float) -> NDArray[np.uint8]:
-    """(2, H, W) pixels -> (H, W, 3) RGB; `scale` is the speed of full color, faster motion is darkened."""
+    """Render flow (2, H, W) in pixels as RGB (H, W, 3); speed `scale` has full saturation, above it is darkened."""
     x, y = flow.astype(np.float64) / max(scale, 1e-9)
     speed = np.hypot(x, y)  # (H, W)
     wheel = color_wheel()
@@ -38,7 +37,7 @@ def flow_to_rgb(flow: NDArray[np.float32], scale: float) -> NDArray[np.uint8]:
 
 
 def color_wheel_image(size: int) -> NDArray[np.uint8]:
-    """(size, size, 3): the legend; a point's color is that of the motion from the center to it."""
+    """Return the legend (size, size, 3): a pixel has the color of the motion from the center to it."""
     x, y = np.meshgrid(np.linspace(-1, 1, size), np.linspace(-1, 1, size))
     image = flow_to_rgb(np.stack([x, y]).astype(np.float32), 1.0)
     image[np.hypot(x, y) > 1] = 255

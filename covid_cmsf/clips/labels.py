@@ -1,4 +1,10 @@
-"""What label files call an image or video."""
+"""Label files: noisy labels, and lists of the labeled samples of a semi-supervised split.
+
+Noisy labels: the paper's own files are lost and no generator was published, so these are our rules. Exactly the given
+fraction is changed (of each class when stratified), a changed label is never the true one, all other classes are
+equally likely, and what is wrong at a low rate is equally wrong at every higher rate of the same seed.
+Shapes: N samples.
+"""
 
 import hashlib
 import json
@@ -14,51 +20,41 @@ from numpy.typing import NDArray
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.files import write_text_atomic
 
+logger = logging.getLogger(__name__)
+Labels = NDArray[np.int64]
 TRAIN_PREFIX = "train/"
 
 
 def sample_name(record: ClipRecord) -> str:
-    """Of an image its path below `train`, as in the official lists; of a video its id."""
+    """Return an image's path below `train`, as in the official lists, or a video's id."""
     return record.video_id.removeprefix(TRAIN_PREFIX)
 
 
 def file_name(record: ClipRecord) -> str:
-    """The last part of the path: the official lists of labeled ImageNet files have no folders."""
+    """Return the name without folders, as in the official lists of labeled ImageNet files."""
     return PurePosixPath(record.video_id).name
 
 
 def has_unique_file_names(records: Sequence[ClipRecord]) -> bool:
-    """Whether file names alone tell these apart."""
+    """Return whether no two records have the same file name."""
     return max(Counter(map(file_name, records)).values(), default=0) <= 1
-
-
-# Wrong labels: a share of them, replaced by other classes, the same for the same seed.
-#
-# The paper's own files are lost and no generator was published, so these are our rules: exactly the asked share is
-# changed (of each class when stratified), a changed label is never the true one, all other classes are equally likely,
-# and what is wrong at a low rate is equally wrong at every higher rate of the same seed.
-
-# N images
-
-
-Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class NoisyLabels:
-    """What a label file holds: the label of every name, in the file's order, and its hash."""
+    """The content of a label file: {sample name: label} in the file's order, and the file's hash."""
 
     labels: Mapping[str, int]
     sha256: str
 
 
 def noisy_labels(records: Sequence[ClipRecord], *, rate: float, seed: int, stratified: bool = True) -> Labels:
-    """(N,) labels of these records, a share `rate` of them wrong; unlabeled ones (-1) stay so.
+    """Return the labels (N,) of the records, a fraction `rate` of them wrong; unlabeled samples keep -1.
 
-    The draws follow from the sorted names, so the order of the records does not matter.
+    Samples are drawn in the order of their sorted names, so the order of the records does not matter.
     """
     if not 0 <= rate < 1:
-        raise ValueError(f"noise {rate}: a share from 0 to below 1 is needed")
+        raise ValueError(f"noise rate {rate}: it must be at least 0 and below 1")
     order = sorted(range(len(records)), key=lambda i: sample_name(records[i]))
     true_labels = np.array([records[i].label for i in order], dtype=np.int64)
     labels = np.empty_like(true_labels)
@@ -67,12 +63,12 @@ def noisy_labels(records: Sequence[ClipRecord], *, rate: float, seed: int, strat
 
 
 def corrupt_labels(true_labels: Labels, *, rate: float, seed: int, stratified: bool) -> Labels:
-    """The same labels (N,), some of them wrong."""
+    """Return the labels (N,) with a fraction `rate` of them replaced by other classes."""
     num_classes = int(true_labels.max(initial=-1)) + 1
     if rate and num_classes < 2:
-        raise ValueError("noise needs at least two classes")
+        raise ValueError(f"noise needs at least two classes, not {num_classes}")
     rng = np.random.default_rng([seed, 1])
-    offsets = rng.integers(1, max(num_classes, 2), size=len(true_labels))  # how far along the circle of classes
+    offsets = rng.integers(1, max(num_classes, 2), size=len(true_labels))  # added to the label, modulo num_classes
     wrong = np.where(true_labels >= 0, (true_labels + offsets) % max(num_classes, 1), -1)
     groups = (
         [np.flatnonzero(true_labels == one) for one in range(num_classes)]
@@ -87,14 +83,14 @@ def corrupt_labels(true_labels: Labels, *, rate: float, seed: int, stratified: b
 
 
 def write_noisy_labels(path: Path, records: Sequence[ClipRecord], labels: Labels, **metadata: object) -> str:
-    """Writes `<name> <label>` a line, the official format, and beside it `<path>.json`: true labels, `metadata`, hash.
+    """Write lines `<name> <label>`, the official format, and `<path>.json` with true labels, `metadata` and hash.
 
-    Returns the SHA-256 of the file.
+    Return the SHA-256 of the label file.
     """
     order = sorted(range(len(records)), key=lambda i: sample_name(records[i]))
     invalid = next((sample_name(record) for record in records if "\n" in sample_name(record)), None)
     if invalid is not None:
-        raise ValueError(f"a name with a line break cannot stand in a list: {invalid!r}")
+        raise ValueError(f"a label file has one name per line; this name has a line break: {invalid!r}")
     text = "".join(f"{sample_name(records[i])} {labels[i]}\n" for i in order)
     digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
     true_labels = [records[i].label for i in order]
@@ -112,7 +108,7 @@ def write_noisy_labels(path: Path, records: Sequence[ClipRecord], labels: Labels
 
 
 def read_noisy_labels(path: Path) -> NoisyLabels:
-    """The labels by name. ValueError names the line that is wrong, or says that the file is not what was written."""
+    """Read a label file; ValueError if a line is malformed, or if the file's hash differs from its `.json`."""
     if not path.is_file():
         raise FileNotFoundError(f"no label file {path}; `covid-cmsf labels noise` writes one")
     data = path.read_bytes()
@@ -132,7 +128,7 @@ def read_noisy_labels(path: Path) -> NoisyLabels:
         _metadata_path(path).is_file()
         and json.loads(_metadata_path(path).read_text(encoding="utf-8")).get("sha256") != digest
     ):
-        raise ValueError(f"{path} is not the file that {_metadata_path(path).name} describes: its hash is another")
+        raise ValueError(f"{path} was changed: its hash is not that in {_metadata_path(path).name}")
     if not labels:
         raise ValueError(f"{path} has no lines")
     return NoisyLabels(labels, digest)
@@ -142,16 +138,11 @@ def _metadata_path(path: Path) -> Path:
     return path.with_name(path.name + ".json")
 
 
-# Few labels: which images of the training subset are labeled, as a list of names (the official format) or by a seed.
-
-# N images
-
-
-logger = logging.getLogger(__name__)
+# Semi-supervised learning: which training samples are labeled.
 
 
 def sample_labeled_fraction(labels: Labels, *, fraction: float, seed: int) -> Labels:
-    """The labels (N,) of a `fraction` of each class, at least one, the same for a seed; -1 for the others."""
+    """Keep the labels (N,) of a random `fraction` of each class, at least one sample; set the others to -1."""
     kept_labels = np.full_like(labels, -1)
     rng = np.random.default_rng([seed, 0])
     for label in sorted(set(labels.tolist()) - {-1}):
@@ -162,21 +153,24 @@ def sample_labeled_fraction(labels: Labels, *, fraction: float, seed: int) -> La
 
 
 def write_labeled_list(path: Path, records: Sequence[ClipRecord], labels: Labels) -> None:
-    """One name a line of those whose label is known; without folders where file names are unique, as officially."""
+    """Write the names of the samples with a label >= 0, one per line.
+
+    Names are without folders if file names are unique, as in the official lists.
+    """
     get_name = file_name if has_unique_file_names(records) else sample_name
     lines = sorted(get_name(record) for record, label in zip(records, labels, strict=True) if label >= 0)
     write_text_atomic(path, "".join(f"{line}\n" for line in lines))
 
 
 def labels_from_list(records: Sequence[ClipRecord], labels: Labels, path: Path) -> Labels:
-    """The labels (N,) of the images that the list names, by path or by file name; -1 for the others."""
+    """Keep the labels (N,) of the samples in a list of names (paths or file names); set the others to -1."""
     if not path.is_file():
-        raise FileNotFoundError(f"no list of labeled images {path}; `covid-cmsf labels fraction` writes one")
+        raise FileNotFoundError(f"no list of labeled samples {path}; `covid-cmsf labels fraction` writes one")
     listed = {line.strip() for line in path.read_text(encoding="utf-8", errors="surrogateescape").split("\n")} - {""}
     by_file_name = has_unique_file_names(records)
     is_listed = [sample_name(one) in listed or (by_file_name and file_name(one) in listed) for one in records]
     if not any(is_listed):
-        raise ValueError(f"none of the {len(listed)} names of {path} is in the training subset: another set of images?")
+        raise ValueError(f"none of the {len(listed)} names in {path} is in the training subset: another data set?")
     if sum(is_listed) < len(listed):
         logger.warning(
             "%s: %d of its %d names are not in the training subset", path, len(listed) - sum(is_listed), len(listed)

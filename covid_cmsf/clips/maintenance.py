@@ -1,4 +1,4 @@
-"""Is a clip store whole? Every file opens, lengths and sizes match the manifest, nothing is missing or left over."""
+"""Check, merge and summarize clip stores (`covid-cmsf clips check|merge|info`)."""
 
 import os
 import shutil
@@ -24,11 +24,15 @@ from covid_cmsf.clips.records import (
     write_split,
 )
 from covid_cmsf.clips.store import ClipStore
+from covid_cmsf.config import config_differences
 from covid_cmsf.files import atomic_path, write_text_atomic
 
 
 def check_store(store: ClipStore, *, num_workers: int = 1, on_video: Callable[[], None] = lambda: None) -> list[str]:
-    """Decodes every frame of every file; returns the faults found, one sentence each, in a fixed order."""
+    """Decode every frame of every file; return the errors found, one sentence each, in a fixed order.
+
+    Lengths and sizes must match the manifest, no file may be missing or without a record.
+    """
     errors = [*_find_table_errors(store), *_find_orphan_files(store)]
     check = partial(check_video, store.path, store.info.modalities)
     if num_workers == 1:
@@ -39,7 +43,7 @@ def check_store(store: ClipStore, *, num_workers: int = 1, on_video: Callable[[]
 
 
 def check_video(root: Path, modalities: tuple[str, ...], record: ClipRecord) -> list[str]:
-    """The faults of one video's files."""
+    """Return the errors found in the files of one video."""
     errors = []
     for modality in modalities:
         path = clip_path(root, modality, record.video_id)
@@ -80,7 +84,7 @@ def _find_table_errors(store: ClipStore) -> Iterator[str]:
         if missing:
             yield f"split {name}: {len(missing)} videos are not in the manifest, for example {missing[0]!r}"
     for video_id in sorted(known & failed):
-        yield f"{video_id!r} stands both in the manifest and in failures.csv"
+        yield f"{video_id!r} is both in the manifest and in failures.csv"
     labels: dict[int, str] = {}
     for record in store.records:
         if labels.setdefault(record.label, record.class_name) != record.class_name:
@@ -90,8 +94,10 @@ def _find_table_errors(store: ClipStore) -> Iterator[str]:
 
 
 def _find_orphan_files(store: ClipStore) -> Iterator[str]:
-    """Files that no record knows. A run that was killed between renaming and recording leaves some; the next
-    `preprocess` overwrites them."""
+    """Yield an error per file without a record.
+
+    A run that was killed between renaming and recording leaves such files; the next `preprocess` overwrites them.
+    """
     known = {clip_path(store.path, m, r.video_id) for m in store.info.modalities for r in store.records}
     for modality in ("rgb", "flow"):
         for path in sorted((store.path / modality).rglob("*")):
@@ -99,16 +105,16 @@ def _find_orphan_files(store: ClipStore) -> Iterator[str]:
                 yield f"{path} is in no record"
 
 
-# Joining stores made from shards of one collection.
+# Merging stores made from shards of one collection.
 
 
 def merge_stores(
     stores: Sequence[ClipStore], out: Path, *, on_video: Callable[[], None] = lambda: None
 ) -> tuple[int, int]:
-    """Makes `out` from the stores, which stay as they are. Files are hard links where the disk allows, else copies.
+    """Create the store `out` from `stores`, which are not changed; return the numbers of files linked and copied.
 
-    Returns how many files were linked and how many copied. Differing settings, labels or contents are errors. The
-    tables are written last, so an interrupted merge is no store yet and can be run again.
+    Files are hard links if possible, else copies. Stores that differ in settings, labels or content are an error. The
+    tables are written last, so an interrupted merge is not a store yet and can be run again.
     """
     if (out / "manifest.csv").exists():
         raise FileExistsError(f"{out} already is a finished store; choose another --out")
@@ -146,15 +152,12 @@ def _check_same_format(first: ClipStore, other: ClipStore) -> None:
     first_format, other_format = (
         store.info.model_dump(exclude={"software": True, "flow": {"version"}}) for store in (first, other)
     )
-    for key in first_format:
-        if first_format[key] != other_format[key]:
-            raise ValueError(
-                f"{first.path} and {other.path} differ in {key}: {first_format[key]!r} and {other_format[key]!r}"
-            )
+    for key, (first_value, other_value) in config_differences(first_format, other_format).items():
+        raise ValueError(f"{first.path} and {other.path} differ in {key}: {first_value!r} and {other_value!r}")
 
 
 def _check_labels(stores: Sequence[ClipStore]) -> None:
-    """One label a class and one class a label, over all stores."""
+    """Raise ValueError unless each class has one label and each label one class in all stores."""
     labels: dict[str, int] = {}
     names: dict[int, str] = {}
     for store in stores:
@@ -162,13 +165,13 @@ def _check_labels(stores: Sequence[ClipStore]) -> None:
             label, name = record.label, record.class_name
             if labels.setdefault(name, label) != label or names.setdefault(label, name) != name:
                 raise ValueError(
-                    f"class {name!r} has label {label} in {store.path}, which does not fit the stores before it: "
+                    f"class {name!r} has label {label} in {store.path}, but another one in a store before it: "
                     "were the shards made from the same collection?"
                 )
 
 
 def _merged_info(stores: Sequence[ClipStore]) -> StoreInfo:
-    """The first store's settings, with every version of the flow software that was used."""
+    """Return the first store's settings, with the flow versions of all stores."""
     info = stores[0].info
     if info.flow is None:
         return info
@@ -177,26 +180,26 @@ def _merged_info(stores: Sequence[ClipStore]) -> StoreInfo:
 
 
 def _link_or_copy(source: Path, target: Path) -> bool:
-    """Puts `source` at `target` as well; True if as a hard link."""
+    """Link or copy `source` to `target`; return whether it is a hard link."""
     if not source.is_file():
-        raise FileNotFoundError(f"{source} is missing; `covid-cmsf clips check` lists all faults of a store")
+        raise FileNotFoundError(f"{source} is missing; `covid-cmsf clips check` lists all errors of a store")
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)
         return True
-    except OSError:  # another disk, or one without hard links: copying gives the same result
+    except OSError:  # another file system, or one without hard links: a copy has the same content
         with atomic_path(target) as temporary:
             shutil.copyfile(source, temporary)
         return False
 
 
-# What is in a clip store: counts, sizes, hours, motion.
+# Summary: counts, sizes, hours, motion.
 
 
 @dataclass(frozen=True)
 class StoreSummary:
-    """The figures that `clips info` prints; `subsets` counts videos by split and subset, `classes` by class as well."""
+    """The numbers that `clips info` prints; `subsets` counts videos per split and subset, `classes` also per class."""
 
     num_videos: int
     num_sources: int
@@ -211,7 +214,7 @@ class StoreSummary:
 
 
 def summarize(store: ClipStore, *, num_sampled: int = 20) -> StoreSummary:
-    """Counts everything; the motion is measured on `num_sampled` videos drawn with a fixed seed."""
+    """Summarize a store; the motion is measured on `num_sampled` videos drawn with a fixed seed."""
     records = store.records
     subset_of = {
         name: {r.video_id: split.get(r.video_id, "none") for r in records} for name, split in store.splits.items()
@@ -241,12 +244,15 @@ def summarize(store: ClipStore, *, num_sampled: int = 20) -> StoreSummary:
 
 def _file_size(path: Path) -> int:
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing; `covid-cmsf clips check` lists all faults")
+        raise FileNotFoundError(f"{path} is missing; `covid-cmsf clips check` lists all errors of a store")
     return path.stat().st_size
 
 
 def flow_statistics(store: ClipStore, *, num_videos: int, seed: int = 0) -> dict[str, float]:
-    """Motion in a sample of videos, eight frames each: mean magnitude in pixels, share of components at the bound."""
+    """Measure the motion in a sample of videos, eight frames each.
+
+    `mean_magnitude_px` is in pixels per frame, `clipped_fraction` the fraction of components at the flow bound.
+    """
     sampled = np.random.default_rng(seed).permutation(len(store.records))[:num_videos]
     magnitudes, clipped = [], []
     for index in sampled:
@@ -258,5 +264,5 @@ def flow_statistics(store: ClipStore, *, num_videos: int, seed: int = 0) -> dict
     return {
         "num_videos": len(sampled),
         "mean_magnitude_px": float(np.mean(magnitudes)),
-        "clipped_share": float(np.mean(clipped)),
+        "clipped_fraction": float(np.mean(clipped)),
     }

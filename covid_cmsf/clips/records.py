@@ -1,6 +1,6 @@
-"""The tables of a clip store: manifest.csv, splits/*.csv, failures.csv.
+"""The files that describe a clip store: store.json, manifest.csv, splits/*.csv, failures.csv.
 
-Plain CSV with a header, UTF-8; file names with quotes, commas, newlines or undecodable bytes survive.
+Tables are CSV with a header in UTF-8; names with quotes, commas, newlines or undecodable bytes are preserved.
 """
 
 import csv
@@ -16,8 +16,12 @@ from pydantic import Field
 from covid_cmsf.config import Config, validate
 from covid_cmsf.files import write_text_atomic
 
+FORMAT_VERSION: Literal[1] = 1
+KEYFRAME_DISTANCE = 8
+StoredModality = Literal["rgb", "flow"]
 
-@dataclass(frozen=True, slots=True)  # there may be a million of them
+
+@dataclass(frozen=True, slots=True)  # slots: a store may have a million records
 class ClipRecord:
     """One video of the store: a row of manifest.csv."""
 
@@ -30,12 +34,12 @@ class ClipRecord:
     fps: float
     width: int  # as stored
     height: int
-    source_sha256: str  # of the video file that it was made from
+    source_sha256: str  # of the original video file
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One video that was set aside: a row of failures.csv."""
+    """One video that was skipped: a row of failures.csv."""
 
     video_id: str
     stage: str  # open, decode, flow, encode, time limit, worker, ...
@@ -43,7 +47,7 @@ class Failure:
 
 
 def read_manifest(path: Path) -> list[ClipRecord]:
-    """The records in file order; ValueError names the row that is wrong."""
+    """Return the records in file order; ValueError with the row number if a row is malformed."""
     types = {field.name: field.type for field in fields(ClipRecord)}
     records = []
     for number, row in enumerate(_read_rows(path, types), start=2):
@@ -55,36 +59,36 @@ def read_manifest(path: Path) -> list[ClipRecord]:
     ids = [record.video_id for record in records]
     if len(set(ids)) != len(ids):
         duplicate = next(video_id for video_id in ids if ids.count(video_id) > 1)
-        raise ValueError(f"{path}: video_id {duplicate!r} stands twice")
+        raise ValueError(f"{path}: two rows have video_id {duplicate!r}")
     return records
 
 
 def write_manifest(path: Path, records: Iterable[ClipRecord]) -> None:
-    """Writes the records sorted by video_id, so that the same videos give the same bytes."""
+    """Write the records sorted by video_id, so that the same videos give the same bytes."""
     ordered = sorted(records, key=lambda record: record.video_id)
     _write_rows(path, [field.name for field in fields(ClipRecord)], map(asdict, ordered))
 
 
 def read_failures(path: Path) -> list[Failure]:
-    """The failures; an absent file means none."""
+    """Return the failures; a missing file means none."""
     if not path.exists():
         return []
     return [Failure(**row) for row in _read_rows(path, [field.name for field in fields(Failure)])]
 
 
 def write_failures(path: Path, failures: Iterable[Failure]) -> None:
-    """Writes the failures sorted by video_id."""
+    """Write the failures sorted by video_id."""
     ordered = sorted(failures, key=lambda failure: failure.video_id)
     _write_rows(path, [field.name for field in fields(Failure)], map(asdict, ordered))
 
 
 def read_split(path: Path) -> dict[str, str]:
-    """{video_id: split}, where split is train, test or val."""
+    """Return {video_id: subset}, where the subset (column `split`) is train, test or val."""
     return {row["video_id"]: row["split"] for row in _read_rows(path, ["video_id", "split"])}
 
 
 def write_split(path: Path, split: Mapping[str, str]) -> None:
-    """Writes {video_id: split} sorted by video_id."""
+    """Write {video_id: subset} sorted by video_id."""
     rows = ({"video_id": video_id, "split": split[video_id]} for video_id in sorted(split))
     _write_rows(path, ["video_id", "split"], rows)
 
@@ -110,22 +114,18 @@ def _read_rows(path: Path, columns: Iterable[str]) -> list[dict[str, str]]:
 
 def _write_rows(path: Path, columns: list[str], rows: Iterable[Mapping[str, object]]) -> None:
     text = io.StringIO(newline="")
-    # All text is quoted: csv would leave a lone carriage return in a name bare, and then not read it back.
+    # All text is quoted: csv does not quote a lone carriage return in a name, and then can't read it back.
     writer = csv.DictWriter(text, columns, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writeheader()
     writer.writerows(rows)
     write_text_atomic(path, text.getvalue())
 
 
-# store.json: how the files of a clip store were made, and the rule for where they stand.
-
-FORMAT_VERSION: Literal[1] = 1
-KEYFRAME_DISTANCE = 8
-StoredModality = Literal["rgb", "flow"]
+# store.json
 
 
 class FlowInfo(Config):
-    """The flow's algorithm; `version` names the software that decides the values."""
+    """How the flow was computed; `version` lists the software that determines the values."""
 
     algorithm: str = "tvl1"
     backend: str
@@ -135,30 +135,30 @@ class FlowInfo(Config):
 
 
 class StoreInfo(Config):
-    """What must be the same for all videos of a store."""
+    """The settings of a store, the same for all of its videos."""
 
     format: Literal[1] = FORMAT_VERSION
     modalities: tuple[StoredModality, ...]
-    short_edge: int = Field(ge=0, description="pixels; 0 = as the source")
-    max_frames: int = Field(ge=0, description="frames taken from each video; 0 = all")
-    quality: int = Field(ge=0, le=51, description="x264 crf of RGB; flow is stored 3 steps finer")
+    short_edge: int = Field(ge=0, description="pixels; 0 = as in the video file")
+    max_frames: int = Field(ge=0, description="first frames of each video that are stored; 0 = all")
+    quality: int = Field(ge=0, le=51, description="x264 crf of RGB; that of flow is 3 lower")
     keyframe_distance: int = KEYFRAME_DISTANCE
     flow: FlowInfo | None = None
     software: str = Field(default="", description="the version that created the store")
 
 
 def clip_path(store: Path, modality: str, video_id: str) -> Path:
-    """Where a video's file stands: <store>/<modality>/<Class>/<video>.mp4."""
+    """Return the path of a video's file: <store>/<modality>/<Class>/<video>.mp4."""
     return store / modality / f"{video_id}.mp4"
 
 
 def info_to_json(info: StoreInfo) -> str:
-    """The text of store.json."""
+    """Return the text of store.json."""
     return json.dumps(info.model_dump(mode="json"), indent=2) + "\n"
 
 
 def read_store_info(store: Path) -> StoreInfo:
-    """The store's settings; errors say whether the folder or the file is wrong."""
+    """Read and validate store.json; errors say whether the folder or the file is missing or invalid."""
     path = store / "store.json"
     if not store.is_dir():
         raise FileNotFoundError(f"no clip store at {store}: the folder does not exist")
@@ -170,5 +170,5 @@ def read_store_info(store: Path) -> StoreInfo:
         raise ValueError(f"{path} is damaged: {error}") from None
     if not isinstance(values, dict) or values.get("format") != FORMAT_VERSION:
         found = values.get("format") if isinstance(values, dict) else None
-        raise ValueError(f"{path}: format {found!r} is not the format {FORMAT_VERSION} that this version reads")
+        raise ValueError(f"{path}: unknown format {found!r}; this version reads format {FORMAT_VERSION}")
     return validate(StoreInfo, values, origin=str(path))

@@ -1,7 +1,7 @@
-"""Which frames make a clip: pure functions from a video's length to frame numbers.
+"""Temporal sampling: pure functions from a video's length to the frame indices of clips.
 
-`num_frames` is what the rarest modality has: flow has one frame less than RGB, so pass N - 1 when both are read; then
-the same numbers serve both.
+`num_frames` is the length of the shortest modality: flow has one frame less than RGB, so pass N - 1 if both are read;
+then the same indices are valid for both.
 """
 
 from typing import Literal
@@ -12,14 +12,14 @@ PadMode = Literal["pad", "loop"]
 
 
 def clip_span(length: int, stride: int) -> int:
-    """Frames from the first to the last of a clip, both counted."""
+    """Return the number of video frames that a clip spans, from its first to its last, both included."""
     return (length - 1) * stride + 1
 
 
 def random_clip(
     num_frames: int, rng: np.random.Generator, *, length: int, stride: int = 1, pad_mode: PadMode = "pad"
 ) -> list[int]:
-    """`length` numbers, `stride` apart, from a start drawn uniformly from all that fit."""
+    """Return `length` frame indices, `stride` apart, from a uniformly random start."""
     _check(num_frames, length, stride)
     max_start = num_frames - clip_span(length, stride)
     if max_start < 0:
@@ -31,7 +31,7 @@ def random_clip(
 def two_clips(
     num_frames: int, rng: np.random.Generator, *, length: int, stride: int = 1, pad_mode: PadMode = "pad"
 ) -> tuple[list[int], list[int]]:
-    """Two independent clips of one video; they may overlap."""
+    """Return two independent clips of one video; they may overlap."""
     first = random_clip(num_frames, rng, length=length, stride=stride, pad_mode=pad_mode)
     return first, random_clip(num_frames, rng, length=length, stride=stride, pad_mode=pad_mode)
 
@@ -39,11 +39,14 @@ def two_clips(
 def sliding_windows(
     num_frames: int, *, length: int, stride: int = 1, step: int | None = None, pad_mode: PadMode = "pad"
 ) -> list[list[int]]:
-    """Clips at 0, step, 2 step, ... while they fit; by default half a clip less one apart, as CoCLR tests."""
+    """Return the clips that start at 0, step, 2 * step, ... and fit into the video.
+
+    The default step is half a clip less one frame, as in CoCLR's test protocol.
+    """
     _check(num_frames, length, stride)
     step = max(1, length * stride // 2 - 1) if step is None else step
     if step < 1:
-        raise ValueError(f"windows must be at least 1 frame apart, not {step}")
+        raise ValueError(f"step between windows is {step}; it must be at least 1 frame")
     last_start = num_frames - clip_span(length, stride)
     if last_start < 0:
         return [pad_clip(num_frames, length=length, stride=stride, pad_mode=pad_mode)]
@@ -53,10 +56,10 @@ def sliding_windows(
 def spread_windows(
     num_frames: int, *, length: int, num_windows: int, stride: int = 1, pad_mode: PadMode = "pad"
 ) -> list[list[int]]:
-    """`num_windows` clips, evenly spread from the first frame to the last; one is in the middle."""
+    """Return `num_windows` clips, evenly spread over the video; a single one is centered."""
     _check(num_frames, length, stride)
     if num_windows < 1:
-        raise ValueError(f"at least 1 window is needed, not {num_windows}")
+        raise ValueError(f"num_windows is {num_windows}; it must be at least 1")
     last_start = num_frames - clip_span(length, stride)
     if last_start < 0:
         return [pad_clip(num_frames, length=length, stride=stride, pad_mode=pad_mode)]
@@ -69,7 +72,7 @@ def spread_windows(
 
 
 def pad_clip(num_frames: int, *, length: int, stride: int = 1, pad_mode: PadMode = "pad") -> list[int]:
-    """A clip of a video that is too short: `pad` repeats frame 0 in front (CoCLR), `loop` starts over at the end."""
+    """Return the clip of a video shorter than a clip: `pad` repeats frame 0 in front (CoCLR), `loop` starts over."""
     indices = list(range(0, min(num_frames, clip_span(length, stride)), stride))[:length]
     if pad_mode == "pad":
         return [0] * (length - len(indices)) + indices

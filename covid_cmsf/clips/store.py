@@ -1,6 +1,7 @@
-"""The clip store, read."""
+"""Read clip stores.
 
-# T frames, H W pixels
+Shapes: T frames, H x W pixels.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from covid_cmsf.clips.records import (
 
 
 class ClipStore(Clips):
-    """Our own format. Holds no open files, so it can be sent to worker processes."""
+    """A clip store as written by `covid-cmsf preprocess`. Has no open files, so it can be sent to worker processes."""
 
     def __init__(self, path: Path, info: StoreInfo, records: list[ClipRecord], *, decoder: str = "auto") -> None:
         self.path, self.info, self.records = path, info, records
@@ -35,7 +36,7 @@ class ClipStore(Clips):
 
     @classmethod
     def open(cls, path: Path | str, *, decoder: str = "auto") -> "ClipStore":
-        """The store at `path`; errors say what is missing."""
+        """Open the store at `path`; FileNotFoundError says what is missing."""
         path = Path(path)
         info = read_store_info(path)
         if not (path / "manifest.csv").is_file():
@@ -44,11 +45,11 @@ class ClipStore(Clips):
 
     @property
     def failures(self) -> list[Failure]:
-        """The videos that were set aside when the store was made."""
+        """The videos that were skipped when the store was made."""
         return read_failures(self.path / "failures.csv")
 
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """uint8: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
+        """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
         check_request(record, modality, frame_indices, self.modalities)
         path = clip_path(self.path, modality, record.video_id)
         try:

@@ -26,6 +26,7 @@ import torch
 import yaml
 
 from covid_cmsf import __version__
+from covid_cmsf.config import config_differences
 from covid_cmsf.files import write_text_atomic
 from covid_cmsf.training.config import TrainConfig
 
@@ -44,22 +45,10 @@ def write_config(folder: Path, config: TrainConfig) -> None:
     write_text_atomic(folder / CONFIG_FILE, text)
 
 
-def diff_config(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Return a line per difference: `optimizer.lr: 0.001 -> 0.002`."""
-    lines = []
-    for key in dict.fromkeys((*old, *new)):
-        name, before, after = f"{prefix}{key}", old.get(key), new.get(key)
-        if isinstance(before, dict) and isinstance(after, dict):
-            lines += diff_config(before, after, f"{name}.")
-        elif before != after:
-            lines.append(f"{name}: {before!r} -> {after!r}")
-    return lines
-
-
 def check_same_config(folder: Path, old: TrainConfig, new: TrainConfig) -> None:
     """Raise ValueError with the differences if a run would be resumed with another configuration."""
     before, after = ({k: v for k, v in config_to_dict(one).items() if k not in MUTABLE_SECTIONS} for one in (old, new))
-    changes = diff_config(before, after)
+    changes = [f"{key}: {was!r} -> {now!r}" for key, (was, now) in config_differences(before, after).items()]
     if changes:
         raise ValueError(
             f"{folder} holds a run with another configuration:\n  "

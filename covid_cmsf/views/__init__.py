@@ -1,1 +1,1 @@
-"""Clip -> augmented views. One draw a clip; tensor operations on whole clips, the same on CPU and GPU."""
+"""Clip -> augmented views. Parameters are drawn once per clip; the operations run on whole clips, on CPU or GPU."""

@@ -1,4 +1,4 @@
-"""The dice: everything random about a view, drawn once a clip, before any pixel is touched."""
+"""Random augmentation parameters of a view, drawn once per clip, before any pixel is processed."""
 
 import math
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from covid_cmsf.views.presets import Augmentation
 
 @dataclass(frozen=True)
 class GeometryParams:
-    """Where the view is cut out of the frame, as shares of its height and width, and whether it is mirrored.
+    """The crop, in fractions of the frame's height and width, and whether the view is flipped.
 
-    Shares, so that RGB and flow of different sizes can use the same cut.
+    Fractions, so that RGB and flow of different sizes can use the same crop.
     """
 
     top: float
@@ -24,7 +24,7 @@ class GeometryParams:
 
 @dataclass(frozen=True)
 class ColorJitterParams:
-    """Factors (1 = unchanged) and the order in which they are applied; hue is a share of the color circle."""
+    """Factors (1 = unchanged) and the order in which they are applied; hue is a fraction of the color circle."""
 
     brightness: float
     contrast: float
@@ -35,7 +35,7 @@ class ColorJitterParams:
 
 @dataclass(frozen=True)
 class AugmentParams:
-    """All of one view's chances. None: that operation does not happen."""
+    """All random parameters of a view; None: the operation is not applied."""
 
     geometry: GeometryParams
     color_jitter: ColorJitterParams | None
@@ -46,10 +46,10 @@ class AugmentParams:
 def sample_augment_params(
     augmentation: Augmentation, rng: np.random.Generator, *, height: int, width: int
 ) -> AugmentParams:
-    """The chances of one view of a clip whose frames are height x width pixels.
+    """Draw the parameters of one view of a clip with frames of height x width pixels.
 
-    The number of values taken from `rng` does not depend on their outcome except in the crop's attempts, which come
-    last, so pipelines that share a seed share flips and colors.
+    All draws but the crop's attempts, which come last, take the same number of values from `rng` whatever their
+    outcome, so pipelines with the same seed have the same flips and colors.
     """
     flip, jitter, gray, blur = rng.random(4)
     factors = rng.random(4)
@@ -77,7 +77,7 @@ def sample_augment_params(
 def sample_geometry(
     augmentation: Augmentation, rng: np.random.Generator, *, height: int, width: int, flip: bool
 ) -> GeometryParams:
-    """The cut: random area and shape, tried until it fits; or the center square."""
+    """Draw a crop of random area and aspect ratio, up to `attempts` times until it fits; or take the center square."""
     if augmentation.center is not None:
         side = augmentation.center * min(height, width)
         return _center_crop(side, side, height, width, flip)

@@ -1,6 +1,7 @@
-"""A batch: views by modality, and who they are."""
+"""Samples and batches: views by modality, with the ids of their videos.
 
-# B batch, C channels, T frames, H W pixels
+Shapes: B batch, C channels, T frames, H x W pixels.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +13,12 @@ from covid_cmsf.views.augment_params import AugmentParams
 from covid_cmsf.views.modalities import Modality
 from covid_cmsf.views.pipeline import finish_view
 
-Views = dict[str, Tensor]  # modality: (B, C, T, H, W), (B, C, H, W) for single frames
+Views = dict[str, Tensor]  # {modality: (B, C, T, H, W)}, (B, C, H, W) for single frames
 
 
 @dataclass(frozen=True)
 class DeferredAugment:
-    """Views that were only cut so far, as uint8: their colors and normalization are left to the device."""
+    """Views that are cropped uint8 values so far; colors and normalization are applied on the device."""
 
     modalities: list[Modality]
     flow_bound: float
@@ -26,14 +27,14 @@ class DeferredAugment:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a training step gets. `videos`, `sources` and `labels` are integers; an unknown label is -1."""
+    """The input of a training step: views, and int64 ids of each sample."""
 
     views: tuple[Views, ...]  # (online, target)
-    videos: Tensor  # (B,) number of the video in the data set
-    sources: Tensor  # (B,) number of the footage
-    labels: Tensor  # (B,)
-    num_replaced: int = 0  # rows that stand in for clips that could not be read
-    read_error: str = ""  # the first error behind them
+    videos: Tensor  # (B,) index of the video in the data set
+    sources: Tensor  # (B,) index of the source
+    labels: Tensor  # (B,) -1 if unlabeled
+    num_replaced: int = 0  # samples of other videos, in place of videos that could not be read
+    read_error: str = ""  # the first of those errors
     deferred: DeferredAugment | None = None
 
     @property
@@ -47,16 +48,16 @@ class Batch:
         return self.views[1]
 
     def to(self, device: torch.device | str) -> "Batch":
-        """On another device; deferred views are finished there."""
+        """Move to another device and apply deferred augmentation there."""
         on_device = self._map_tensors(lambda tensor: tensor.to(device, non_blocking=True))
         return on_device.apply_deferred()
 
     def pin_memory(self) -> "Batch":
-        """In page-locked memory, from which copies to a GPU overlap with work. Called by the data loader."""
+        """Copy to page-locked memory, from which transfers to a GPU are asynchronous. Called by the data loader."""
         return self._map_tensors(lambda tensor: tensor.pin_memory())
 
     def apply_deferred(self) -> "Batch":
-        """With deferred views finished, where they are."""
+        """Return the batch with deferred augmentation applied, on its current device."""
         deferred = self.deferred
         if deferred is None:
             return self
@@ -88,18 +89,18 @@ class Batch:
 
 @dataclass(frozen=True)
 class Sample:
-    """One row of a batch, before it is one."""
+    """One sample, before collation; fields as in `Batch`, for one video."""
 
     views: tuple[Views, ...]
     video: int
     source: int
     label: int
-    read_error: str = ""  # why another video stands in
+    read_error: str = ""  # why the requested video was replaced by another
     params: tuple[dict[str, AugmentParams], ...] = ()
 
 
 def collate(samples: Sequence[Sample], *, modalities: list[Modality], flow_bound: float) -> Batch:
-    """Samples -> batch."""
+    """Stack samples into a batch."""
     views = tuple(
         {name: torch.stack([sample.views[number][name] for sample in samples]) for name in samples[0].views[number]}
         for number in range(len(samples[0].views))

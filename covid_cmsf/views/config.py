@@ -1,4 +1,4 @@
-"""What the networks see, as settings."""
+"""Configuration of clips and views: from a file of its own, or the section `views` of a training configuration."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,21 +16,21 @@ class ViewConfig(Config):
     """Clips and views of a training run; the defaults are the paper's (32 frames of 128 pixels, RGB and flow)."""
 
     modalities: tuple[str, ...] = Field(default=("rgb", "flow"), min_length=1)
-    length: int = Field(default=32, ge=1, description="frames of a clip")
-    stride: int = Field(default=1, ge=1, description="frames from one to the next")
-    pad_mode: PadMode = Field(default="pad", description="videos that are too short: pad in front (CoCLR), or loop")
-    size: int = Field(default=128, ge=8, description="pixels, height and width")
-    frame_size: int = Field(default=224, ge=8, description="pixels of the modality `frame`, for 2D networks")
+    length: int = Field(default=32, ge=1, description="frames per clip")
+    stride: int = Field(default=1, ge=1, description="temporal stride, in frames")
+    pad_mode: PadMode = Field(default="pad", description="videos shorter than a clip: pad in front (CoCLR), or loop")
+    size: int = Field(default=128, ge=8, description="height and width of a view, in pixels")
+    frame_size: int = Field(default=224, ge=8, description="the same for the modality `frame` (2D networks)")
     pairing: str = Field(default="weak_strong", description=f"one of {', '.join(PAIRINGS)}")
-    num_clips: Literal[1, 2] = Field(default=2, description="views from one clip, or from two drawn independently")
+    num_clips: Literal[1, 2] = Field(default=2, description="both views from one clip, or from two independent clips")
     crop: tuple[float, float] | None = Field(
-        default=None, description="area of random crops, share of the frame, where the preset's (0.2 to 1) won't do"
+        default=None, description="area of random crops, as a fraction of the frame; null: the preset's (0.2 to 1)"
     )
     blur: float | None = Field(
-        default=None, ge=0, le=1, description="chance of a blur, where that of strong views (0.5) won't do; 0: none"
+        default=None, ge=0, le=1, description="probability of a blur in strong views; null: the preset's (0.5)"
     )
     share_geometry: bool = Field(default=True, description="RGB and flow of a view share crop and flip")
-    flow_style: FlowStyle = Field(default="motion", description="coclr: as released CoCLR weights expect flow")
+    flow_style: FlowStyle = Field(default="motion", description="coclr: flow as an image, for CoCLR's released weights")
 
     @field_validator("modalities")
     @classmethod
@@ -39,7 +39,7 @@ class ViewConfig(Config):
             if name not in MODALITIES:
                 raise ValueError(f"unknown modality {name!r}; choose from {', '.join(MODALITIES)}")
         if len(set(names)) != len(names):
-            raise ValueError("a modality stands twice")
+            raise ValueError(f"a modality is listed twice in {', '.join(names)}")
         return names
 
     @field_validator("pairing")
@@ -53,19 +53,19 @@ class ViewConfig(Config):
     @classmethod
     def _check_crop(cls, crop: tuple[float, float] | None) -> tuple[float, float] | None:
         if crop is not None and not 0 < crop[0] <= crop[1] <= 1:
-            raise ValueError(f"crop is [{crop[0]}, {crop[1]}]; it must rise, above 0 and up to 1")
+            raise ValueError(f"crop is [{crop[0]}, {crop[1]}]; it must be [low, high] with 0 < low <= high <= 1")
         return crop
 
     def get_modalities(self) -> list[Modality]:
-        """The modalities themselves."""
+        """Return the `Modality` objects of `modalities`."""
         return [get_modality(name, flow_style=self.flow_style) for name in self.modalities]
 
 
-# View settings from a file: one of their own, or the section `views` of a training run's.
-
-
 def load_view_config(path: Path | None, overrides: Sequence[str] = ()) -> ViewConfig:
-    """Settings of the file (or the defaults), with `key=value` or `views.key=value` overrides."""
+    """Load a file (None: the defaults) with `key=value` or `views.key=value` overrides.
+
+    If the file has a section `views`, only that section is read.
+    """
     own_overrides = [text.lstrip("+").removeprefix("views.") for text in overrides]
     values = read_yaml(path) if path is not None else {}
     if "views" not in values:

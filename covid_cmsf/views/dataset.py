@@ -1,6 +1,7 @@
-"""The data set of a training run: key -> two views of a video. Everything random follows from the key."""
+"""The training data set: sample key -> two views of a video. All randomness is determined by seed and key.
 
-# T frames, C channels, H W pixels
+Shapes: T frames, C channels, H x W pixels.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +23,12 @@ from covid_cmsf.views.ops import crop_resize
 from covid_cmsf.views.pipeline import finish_view
 from covid_cmsf.views.presets import ViewSpec, get_preset, sample_view_specs
 
-MAX_REPLACEMENTS = 10  # videos tried in place of one that can't be read
+MAX_REPLACEMENTS = 10  # videos to try before giving up, if they can't be read
 
 
 @dataclass(frozen=True)
 class SampleKey:
-    """Which sample: `position` is its place in the epoch's global order, so that repeats of a video differ."""
+    """Identify a sample; `position` is its index in the epoch's global order, so that repeats of a video differ."""
 
     epoch: int
     position: int
@@ -38,20 +39,20 @@ class ViewDataset(Dataset[Sample]):
     """Two augmented views of each video, online and target, in one or more modalities.
 
     Args:
-        clips: what `open_clips` returns.
-        records: the videos; those of `split` and `subset`, or all, when left out.
-        config: clips and augmentation; the paper's when left out (32 frames of 128 pixels).
+        clips: the clips, as returned by `open_clips`.
+        records: the videos (default: those of `split` and `subset`, or all).
+        config: clips and augmentation (default: the paper's, 32 frames of 128 pixels).
         split: name of a split of the clips.
-        subset: train (default), test or val of the split.
-        modalities: rgb, flow, rgbdiff, frame; instead of the config's, as are the next three.
+        subset: train (default), test or val.
+        modalities: rgb, flow, rgbdiff, frame; overrides the config, as do the next three.
         length: frames per clip.
-        stride: frames from one to the next.
-        size: height and width of a view, pixels.
-        seed: of everything random: a sample follows from the seed and its key.
-        defer: leave colors and normalization to the device (see `Batch.to`).
-        online: modalities of the online view, by default all. What no network looks at is neither decoded nor
-            augmented, and leaving it out does not change the rest.
-        target: modalities of the target view, by default all.
+        stride: temporal stride, in frames.
+        size: height and width of a view, in pixels.
+        seed: a sample is determined by the seed and its key.
+        defer: apply colors and normalization on the device (see `Batch.to`).
+        online: modalities of the online view (default: all). Other modalities are neither decoded nor augmented;
+            leaving one out does not change the others.
+        target: modalities of the target view (default: all).
 
     Example:
         >>> clips = cc.open_clips("clips/ucf101")
@@ -93,11 +94,11 @@ class ViewDataset(Dataset[Sample]):
         missing = [modality.name for modality in self.modalities if modality.stored_modality not in clips.modalities]
         if missing:
             raise ValueError(
-                f"these clips have {', '.join(clips.modalities)}; there is nothing to read {missing[0]} from"
+                f"these clips have {', '.join(clips.modalities)}; modality {missing[0]!r} can't be read from them"
             )
         self.records = [record for record in records if num_usable_frames(record, self.modalities) >= 1]
         if not self.records:
-            raise ValueError("no video has enough frames for these views")
+            raise ValueError(f"no video has enough frames for modalities {', '.join(config.modalities)}")
         names = sorted({record.source for record in self.records})
         self._source_of = {name: number for number, name in enumerate(names)}
 
@@ -132,7 +133,7 @@ class ViewDataset(Dataset[Sample]):
     def _make_view(
         self, stored: Views, spec: ViewSpec, rng: np.random.Generator, wanted: Sequence[Modality]
     ) -> tuple[Views, dict[str, AugmentParams]]:
-        """One view in the wanted modalities. With shared geometry all modalities start from the same dice."""
+        """Make one view in the wanted modalities; with `share_geometry`, all draw parameters from the same seed."""
         modality_views: Views = {}
         modality_params: dict[str, AugmentParams] = {}
         params_seed = rng.integers(2**63)
@@ -159,7 +160,7 @@ class ViewDataset(Dataset[Sample]):
         return modality_views, modality_params
 
     def _read(self, record: ClipRecord, frame_indices: list[list[int]], single: int) -> list[Views]:
-        """The stored frames of each view; what several views or modalities need is decoded once."""
+        """Return the stored frames of each view; frames that several views or modalities need are decoded once."""
         wanted: dict[str, set[int]] = {}
         for one, in_view in zip(frame_indices, self._view_modalities, strict=True):
             for modality in in_view:
@@ -189,12 +190,14 @@ def _select_records(clips: Clips, split: str | None, subset: str | None) -> list
     if split is not None:
         return clips.select(split, subset or "train")
     if subset is not None:
-        raise ValueError(f"subset {subset!r} of which split? There are {', '.join(clips.splits) or 'none'}")
+        raise ValueError(
+            f"subset {subset!r} needs a split; these clips have splits: {', '.join(clips.splits) or 'none'}"
+        )
     return clips.records
 
 
 def num_usable_frames(record: ClipRecord, modalities: Sequence[Modality]) -> int:
-    """Frame numbers that all modalities have: flow may be shorter than RGB, differences need the next frame."""
+    """Return the number of frame indices valid for all modalities: flow and frame differences have one frame less."""
     counts = [record.num_frames]
     counts += [record.num_flow for modality in modalities if modality.stored_modality == "flow"]
     counts += [record.num_frames - 1 for modality in modalities if modality.frame_difference]
@@ -202,7 +205,7 @@ def num_usable_frames(record: ClipRecord, modalities: Sequence[Modality]) -> int
 
 
 def required_frames(modality: Modality, frame_indices: list[int], *, single: int) -> list[int]:
-    """The stored frames that a modality needs for these frame numbers; `single` chooses that of a single frame."""
+    """Return the stored frames that a modality needs; a single-frame modality uses `frame_indices[single]`."""
     if modality.single_frame:
         return [frame_indices[single]]
     if modality.frame_difference:

@@ -1,4 +1,4 @@
-"""From a data set to batches: the order of an epoch, its share for each process, and the loader around it."""
+"""Batches of views: the sampler of an epoch's order, split between processes, and the data loader."""
 
 import signal
 from collections.abc import Generator, Iterator, Sized
@@ -13,15 +13,15 @@ from torch.utils.data import DataLoader, Sampler
 from covid_cmsf.views.batch import Batch, collate
 from covid_cmsf.views.dataset import SampleKey, ViewDataset
 
-MAX_REPLACED_FRACTION = 0.01  # share of unreadable clips at which a run stops
-MIN_CLIPS_SEEN = 200  # clips seen before that share means anything
+MAX_REPLACED_FRACTION = 0.01  # a run stops if more clips than this can't be read
+MIN_CLIPS_SEEN = 200  # clips read before that fraction is checked
 
 
 class EpochSampler(Sampler[list[SampleKey]]):
-    """Batches of keys. The order depends on seed and epoch alone, never on the number of processes or workers.
+    """Batches of sample keys. The order depends on seed and epoch only, not on the number of processes or workers.
 
-    With several processes, `batch_size` is each one's share: together they see the batches that one process with
-    `batch_size * world_size` would see. `start_at` begins in the middle of an epoch.
+    `batch_size` is per process: all processes together see the batches that one process with a batch size of
+    `batch_size * world_size` would see. `start_at` starts in the middle of an epoch.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class EpochSampler(Sampler[list[SampleKey]]):
 
     @property
     def num_batches(self) -> int:
-        """Batches in a whole epoch; an incomplete last one is left out."""
+        """Batches per epoch; an incomplete last one is dropped."""
         return self._num_keys // (self._batch_size * self._world_size)
 
     def start_at(self, epoch: int, batch: int = 0) -> None:
-        """The next iteration is this epoch's, from this batch on."""
+        """Make the next iteration that of `epoch`, from batch `batch` on."""
         self.epoch, self._first_batch, self._stopped = epoch, batch, False
 
     def stop(self) -> None:
-        """The running iteration ends."""
+        """End the running iteration."""
         self._stopped = True
 
     def __len__(self) -> int:
@@ -69,17 +69,17 @@ class EpochSampler(Sampler[list[SampleKey]]):
 
 
 class ViewLoader:
-    """Batches of views, epoch by epoch; counts clips that could not be read and stops when they are too many.
+    """Iterate over batches of views, epoch by epoch; RuntimeError if too many clips can't be read.
 
     Args:
         data: the videos.
-        batch_size: samples per batch, per process. An incomplete last batch is left out.
-        num_workers: processes that decode and augment; 0 does it in this one.
-        rank: number of this process.
+        batch_size: samples per batch and process. An incomplete last batch is dropped.
+        num_workers: worker processes that decode and augment; 0: in this process.
+        rank: rank of this process.
         world_size: number of processes.
-        repeat: how often an epoch visits each video, with other views each time.
+        repeat: samples per video and epoch, each with other views.
         pin_memory: copy batches to page-locked memory, for GPUs.
-        prefetch: batches that each worker prepares ahead.
+        prefetch: batches that each worker prepares in advance.
 
     Example:
         >>> loader = cc.ViewLoader(data, batch_size=128, num_workers=8)
@@ -122,17 +122,17 @@ class ViewLoader:
 
     @property
     def num_batches(self) -> int:
-        """Batches in a whole epoch."""
+        """Batches per epoch."""
         return self.sampler.num_batches
 
     def epoch(self, epoch: int, *, first_batch: int = 0) -> Generator[Batch, None, None]:
-        """The batches of an epoch, from `first_batch` on (to continue an interrupted one). Close it to stop early."""
+        """Yield the batches of an epoch, from `first_batch` on (to resume). Close the generator to stop early."""
         self.sampler.start_at(epoch, first_batch)
         batches = iter(self._loader)
         try:
             yield from map(self._count_replaced, batches)
         finally:
-            # Workers that are ended in the middle of a batch abort noisily: let them finish what was asked for.
+            # Workers that are killed in the middle of a batch print errors: let them finish the prefetched batches.
             self.sampler.stop()
             for _ in batches:
                 pass
@@ -150,10 +150,10 @@ class ViewLoader:
 
 
 def init_worker(worker: int) -> None:
-    """One thread, for workers are as many as there are cores; and signals are left to the process that trains.
+    """Set up a worker process: one thread (there are as many workers as cores), and ignore signals.
 
-    Job schedulers and Ctrl-C signal all processes at once: workers must live until the step is finished and saved. A
-    second SIGTERM comes from that process itself, when a worker does not end as asked.
+    Job schedulers and Ctrl-C signal all processes at once: workers must live until the training process has finished
+    the step and saved. A second SIGTERM comes from that process, if a worker does not exit on request.
     """
     torch.set_num_threads(1)
     for one in (signal.SIGINT, signal.SIGUSR1):

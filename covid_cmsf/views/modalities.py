@@ -1,14 +1,14 @@
-"""The modalities: what each reads, what may be done to its pixels, and how its values enter a network.
+"""The modalities: stored frames, shape of a view, and normalization.
 
-| name    | reads           | view              | values                                                  |
+| name    | reads           | view              | normalization                                           |
 |---------|-----------------|-------------------|---------------------------------------------------------|
 | rgb     | frames i        | (3, T, H, W)      | ImageNet mean and standard deviation                    |
-| flow    | flow i          | (2, T, H, W)      | pixels / 4; mirroring negates x                         |
-| rgbdiff | frames i, i + 1 | (3, T, H, W)      | difference / 0.1; the motion of flow i, without flow    |
-| frame   | one frame       | (3, H, W)         | as rgb: an image, for 2D networks                       |
-"""
+| flow    | flow i          | (2, T, H, W)      | pixels / 4; a flip negates x                            |
+| rgbdiff | frames i, i + 1 | (3, T, H, W)      | difference / 0.1; shows the motion of flow i            |
+| frame   | one frame       | (3, H, W)         | as rgb; an image, for 2D networks                       |
 
-# T frames, C channels, H W pixels
+Shapes: T frames, C channels, H x W pixels.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -26,7 +26,7 @@ DIFFERENCE_STD = 0.1
 
 @dataclass(frozen=True)
 class Modality:
-    """One way to look at a clip. `stored_modality` is what it reads; `kind` the augmentation."""
+    """A modality: reads `stored_modality` from disk, is augmented by the presets of `kind`."""
 
     name: str
     stored_modality: str
@@ -34,9 +34,9 @@ class Modality:
     num_channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    has_color: bool  # color operations make sense
-    signed_x: bool = False  # channel 0 is a horizontal motion: mirroring negates it
-    frame_difference: bool = False  # of neighboring frames
+    has_color: bool  # color operations apply
+    signed_x: bool = False  # channel 0 is horizontal motion: a flip negates it
+    frame_difference: bool = False  # frame i + 1 minus frame i
     single_frame: bool = False
 
 
@@ -48,19 +48,19 @@ MODALITIES = {
     ),
     "frame": Modality("frame", "rgb", "image", 3, IMAGENET_MEAN, IMAGENET_STD, has_color=True, single_frame=True),
 }
-# What CoCLR's released flow networks were trained on: (128, y, x) as a color picture, mirrored without a sign.
+# The input of CoCLR's released flow networks: (128, y, x) as a color image, flipped without a change of sign.
 COCLR_FLOW = Modality("flow", "flow", "flow", 3, IMAGENET_MEAN, IMAGENET_STD, has_color=True)
 
 
 def get_modality(name: str, *, flow_style: FlowStyle = "motion") -> Modality:
-    """The modality of that name; `flow_style="coclr"` feeds flow as released CoCLR weights expect it."""
+    """Return the modality `name`; `flow_style="coclr"` is the input that CoCLR's released weights expect."""
     if name not in MODALITIES:
         raise ValueError(f"unknown modality {name!r}; choose from {', '.join(MODALITIES)}")
     return COCLR_FLOW if name == "flow" and flow_style == "coclr" else MODALITIES[name]
 
 
 def dequantize(raw: Tensor, modality: Modality, *, flow_bound: float, out: Tensor | None = None) -> Tensor:
-    """uint8 (T, C, H, W) -> float: 0..1 for pictures, pixels for flow. CoCLR's flow is a picture of three channels."""
+    """Convert uint8 (T, C, H, W) to float: 0..1 for images, pixels for flow. CoCLR's flow is an image (128, y, x)."""
     t, _, h, w = raw.shape
     out = torch.empty(t, modality.num_channels, h, w, device=raw.device) if out is None else out
     if modality.stored_modality == "flow" and not modality.signed_x:
@@ -72,7 +72,7 @@ def dequantize(raw: Tensor, modality: Modality, *, flow_bound: float, out: Tenso
 
 
 def normalize_(values: Tensor, modality: Modality) -> Tensor:
-    """Subtracts the mean and divides by the standard deviation of each channel (dim 1), in place."""
+    """Subtract the mean and divide by the standard deviation of each channel (dim 1), in place."""
     mean, std = (
         torch.tensor(numbers, device=values.device).view(-1, 1, 1) for numbers in (modality.mean, modality.std)
     )
@@ -80,9 +80,9 @@ def normalize_(values: Tensor, modality: Modality) -> Tensor:
 
 
 def dequantize_and_normalize(raw: Tensor, modality: Modality, *, flow_bound: float, flipped: bool) -> Tensor:
-    """`normalize_(dequantize(codes))` in one step, for views without color operations, in the layout of `codes`.
+    """Return `normalize_(dequantize(raw))` in one step, for views without color operations.
 
-    Decoded pictures have their channels innermost (T, H, W, C), and so want the networks: nothing is rearranged.
+    The memory layout is that of `raw`: decoded frames are channels-last, which the networks use as well.
     """
     if modality.signed_x:
         scales, shifts = (
@@ -99,5 +99,5 @@ def dequantize_and_normalize(raw: Tensor, modality: Modality, *, flow_bound: flo
     if not channels_last.is_contiguous():
         return raw.float().mul_(scale.view(-1, 1, 1)).add_(shift.view(-1, 1, 1))
     t, h, w, c = channels_last.shape
-    flat_rows = channels_last.reshape(t, h, w * c).float()  # long rows: fast loops
+    flat_rows = channels_last.reshape(t, h, w * c).float()  # long rows: faster inner loops
     return flat_rows.mul_(scale.repeat(w)).add_(shift.repeat(w)).view(t, h, w, c).permute(0, 3, 1, 2)

@@ -1,6 +1,7 @@
-"""A view from a clip: the one place where the operations are put in order."""
+"""The order of the operations that make a view: crop, flip, color, blur, difference, normalization.
 
-# T frames, C channels, H W pixels
+Shapes: T frames, C channels, H x W pixels.
+"""
 
 import torch
 from torch import Tensor
@@ -9,19 +10,19 @@ from covid_cmsf.views.augment_params import AugmentParams
 from covid_cmsf.views.modalities import Modality, dequantize, dequantize_and_normalize, normalize_
 from covid_cmsf.views.ops import blur_, crop_resize, gray_, hflip, jitter_
 
-FRAMES_PER_CHUNK = 4  # frames that go through the color operations together, so that they stay in a CPU core's cache
+FRAMES_PER_CHUNK = 4  # frames per pass of the color operations on a CPU, so that they stay in the cache
 
 
 def make_view(raw: Tensor, params: AugmentParams, modality: Modality, *, size: int, flow_bound: float) -> Tensor:
-    """Stored uint8 (T, C, H, W) -> float view (C, T, size, size), or (C, size, size) of a single frame.
+    """Make a float view (C, T, size, size) from stored uint8 (T, C, H, W); (C, size, size) for a single frame.
 
-    `rgbdiff` takes twice T frames: those of the clip, then the one after each. Runs on the device of `codes`.
+    `rgbdiff` takes 2T frames: those of the clip, then the frame after each. Runs on the device of `raw`.
     """
     return finish_view(crop_resize(raw, params.geometry, size), params, modality, flow_bound=flow_bound)
 
 
 def finish_view(raw: Tensor, params: AugmentParams, modality: Modality, *, flow_bound: float) -> Tensor:
-    """What follows the cut: hflip, colors, blur, differences, normalization. Workers may leave this to a GPU."""
+    """Apply everything after the crop: flip, colors, blur, difference, normalization; on a GPU if `defer` is used."""
     flipped = params.geometry.flip
     raw = hflip(raw) if flipped else raw
     has_color = modality.has_color and (
@@ -36,7 +37,7 @@ def finish_view(raw: Tensor, params: AugmentParams, modality: Modality, *, flow_
 
 
 def _augment_colors(raw: Tensor, params: AugmentParams, modality: Modality, flow_bound: float) -> Tensor:
-    """(T, C, H, W) floats; frames go through in small groups, in place, so that they stay in a core's cache."""
+    """Return float (T, C, H, W); operations run in place on chunks of frames that fit into a core's cache."""
     num_frames, _, height, width = raw.shape
     clip = torch.empty(num_frames, modality.num_channels, height, width, device=raw.device)
     chunk_size = FRAMES_PER_CHUNK if raw.device.type == "cpu" else num_frames

@@ -1,7 +1,10 @@
-"""What may happen to a clip, as settings, and the presets that people know by name.
+"""Augmentation presets, and the pairings that assign a clip and a preset to each of the two views.
 
-`strong`, `weak` and `std` are those of the CMSF paper (MoCo v2, crop and flip, PyTorch's ImageNet example); `coclr`
-is CoCLR's strong pipeline with its one-attempt crop and its gray by channel.
+Presets: `strong`, `weak` and `std` are those of the CMSF paper (MoCo v2, crop and flip, PyTorch's ImageNet example);
+`coclr` is CoCLR's strong pipeline with its one-attempt crop and its gray by channel.
+Pairings: `weak_strong` is the paper's (weak target view, strong online view). `coclr` is Han et al.'s mixture: half of
+the time both views come from one clip, one strong and one weak; otherwise from two clips, each strong with
+probability 0.3.
 """
 
 from dataclasses import dataclass
@@ -17,14 +20,14 @@ InputKind = Literal["rgb", "flow", "image"]
 
 
 class Augmentation(Config):
-    """One pipeline: crop and resize, jitter, gray, blur, flip. Probabilities are a clip's, not a frame's."""
+    """A pipeline: crop and resize, jitter, gray, blur, flip. Probabilities are per clip, not per frame."""
 
     size: int = Field(default=128, ge=8, description="height and width of a view, pixels")
-    center: float | None = Field(default=None, gt=0, le=1, description="no chance: center square, share of short edge")
-    scale: tuple[float, float] = Field(default=(0.2, 1.0), description="area of the random crop, share of the frame")
+    center: float | None = Field(default=None, gt=0, le=1, description="fixed center crop, fraction of short edge")
+    scale: tuple[float, float] = Field(default=(0.2, 1.0), description="area of the random crop, fraction of the frame")
     ratio: tuple[float, float] = Field(default=(3 / 4, 4 / 3), description="width over height of the random crop")
-    attempts: int = Field(default=10, ge=1, description="tries to fit the crop")
-    squash: bool = Field(default=False, description="no try fits: squash the whole frame (CoCLR), else crop centrally")
+    attempts: int = Field(default=10, ge=1, description="attempts to fit the crop")
+    squash: bool = Field(default=False, description="if no attempt fits: squash the frame (CoCLR), else center crop")
     flip: float = Field(default=0.5, ge=0, le=1)
     jitter: float = Field(default=0.0, ge=0, le=1)
     brightness: float = Field(default=0.4, ge=0)
@@ -41,7 +44,7 @@ STRONG = Augmentation(jitter=0.8, gray=0.2, blur=0.5)
 WEAK = Augmentation()
 STD = Augmentation(scale=(0.08, 1.0))
 PRESETS: dict[str, dict[InputKind, Augmentation]] = {
-    # Flow is motion, not color: it is cropped and flipped (with its sign), and nothing else.
+    # Flow is motion, not color: it is only cropped and flipped (with a change of sign).
     "strong": {"rgb": STRONG, "flow": WEAK, "image": STRONG.model_copy(update={"size": 224})},
     "weak": {"rgb": WEAK, "flow": WEAK, "image": WEAK.model_copy(update={"size": 224})},
     "std": {"rgb": STD, "flow": STD, "image": STD.model_copy(update={"size": 224})},
@@ -68,9 +71,9 @@ def get_preset(
     scale: tuple[float, float] | None = None,
     blur: float | None = None,
 ) -> Augmentation:
-    """The named pipeline for a kind of picture, at another size or with other crops if asked.
+    """Return the preset `name` for a kind of input, with another size, crop area or blur if given.
 
-    `blur` is the chance of a blur in pipelines that have one: its width is in pixels, and too much for small images.
+    `blur` is the probability in presets that have a blur; its width is in pixels, which is too much for small images.
     """
     if name not in PRESETS:
         raise ValueError(f"unknown augmentation {name!r}; choose from {', '.join(PRESETS)}")
@@ -80,30 +83,24 @@ def get_preset(
     return Augmentation.model_validate({**base.model_dump(), **changes})
 
 
-# Which clip and which augmentation each of the two views gets.
-#
-# `weak_strong` is the paper's: the online view strong, the target view weak. `coclr` is Han et al.'s mixture: half of
-# the time one clip serves both views, one of them strong and one weak; otherwise two clips, each strong with
-# probability 0.3.
-
 PAIRINGS = ("weak_strong", "strong_strong", "strong_weak", "weak_weak", "std_std", "coclr")
 
 
 @dataclass(frozen=True)
 class ViewSpec:
-    """One view: from the first clip or the second (0, 1), with the preset of that name."""
+    """One view: index of its clip (0 or 1) and name of its preset."""
 
     clip: int
     preset: str
 
 
 def sample_view_specs(pairing: str, rng: np.random.Generator, *, num_clips: int = 2) -> tuple[ViewSpec, ViewSpec]:
-    """(online, target). With `num_clips=1` both views come from one clip, except that `coclr` decides by itself."""
+    """Draw (online, target). With `num_clips=1` both views come from one clip; `coclr` ignores `num_clips`."""
     if pairing == "coclr":
         return _sample_coclr_specs(rng)
     if pairing not in PAIRINGS:
         raise ValueError(f"unknown pairing {pairing!r}; choose from {', '.join(PAIRINGS)}")
-    target, online = pairing.split("_")  # named as in the official code: target/online
+    target, online = pairing.split("_")  # named target_online, as in the official code
     return ViewSpec(0, online), ViewSpec(num_clips - 1, target)
 
 

@@ -1,6 +1,7 @@
-"""A page to look at: the two views of some samples in every modality, as a network sees them."""
+"""Draw the two views of some samples in every modality, as the network's input.
 
-# T frames, C channels, H W pixels
+Shapes: T frames, C channels, H x W pixels.
+"""
 
 from pathlib import Path
 
@@ -18,7 +19,7 @@ CELL_SIZE, LABEL_WIDTH = 1.1, 1.5  # inches
 
 
 def save_view_preview(data: ViewDataset, videos: list[int], out: Path, *, num_columns: int = 8, epoch: int = 0) -> None:
-    """Writes a PNG: for each video, a row of frames for each view and modality."""
+    """Write a PNG: for each video, a row of frames for each view and modality."""
     rows: list[tuple[str, list[NDArray[np.uint8]]]] = []
     for position, video in enumerate(videos):
         sample = data[SampleKey(epoch, position, video)]
@@ -42,7 +43,7 @@ def save_view_preview(data: ViewDataset, videos: list[int], out: Path, *, num_co
 
 
 def denormalize_frames(view: Tensor, modality: Modality, count: int) -> list[NDArray[np.uint8]]:
-    """Evenly spaced frames of a (C, T, H, W) view as (H, W, 3) pictures, the normalization undone."""
+    """Undo the normalization of a view (C, T, H, W); return `count` evenly spaced frames as images (H, W, 3)."""
     clip = view.unsqueeze(1) if modality.single_frame else view
     frame_indices = np.linspace(0, clip.shape[1] - 1, min(count, clip.shape[1])).round().astype(int)
     frames = clip[:, frame_indices].transpose(0, 1).numpy()  # (T, C, H, W)

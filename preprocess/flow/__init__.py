@@ -1,50 +1,72 @@
-"""TV-L1 optical flow between consecutive frames: three backends that agree, with OpenCV's parameters and defaults.
+"""TV-L1 optical flow between consecutive frames, by one of four backends, with OpenCV's parameters and defaults.
 
     flow = make_flow(choose_backend("auto"))
     uv = flow(to_gray(frames))      # uint8 (N + 1, H, W, 3) -> gray (N + 1, H, W) -> float32 (N, 2, H, W)
 
-`numba` runs fused loops on one CPU core and gives OpenCV's flow to the last bit; `numba-fast` rounds more freely
+`numba` runs fused loops on one CPU core and gives OpenCV's flow to the last bit; `numba-fast` allows other rounding
 and takes about 2/3 of the time; `torch` runs a batch of pairs on any device; `opencv` is the reference.
 Zach, Pock, Bischof, "A Duality Based Approach for Realtime TV-L1 Optical Flow" (DAGM 2007); Sanchez Perez,
 Meinhardt-Llopis, Facciolo, "TV-L1 Optical Flow Estimation" (IPOL 2013).
+Shapes: N pairs of frames, H x W pixels.
 """
-# N pairs, H W pixels
 
 import shutil
 from pathlib import Path
 from typing import Protocol
 
+import cv2
 import numpy as np
 
 from preprocess.flow.base import FlowParameters, to_gray
 
-__all__ = ["BACKENDS", "FlowBackend", "FlowParameters", "choose_backend", "make_flow", "to_gray"]
+__all__ = ["BACKENDS", "FlowBackend", "FlowParameters", "backend_version", "choose_backend", "make_flow", "to_gray"]
 
 BACKENDS = ("numba", "numba-fast", "torch", "opencv")
 
 
 class FlowBackend(Protocol):
-    """Turns gray frames into flow; one object a thread."""
+    """Compute flow from gray frames. Not thread-safe: use one object per thread."""
 
     name: str
-    version: str  # of everything that the numbers depend on, besides the parameters
 
     def __call__(self, frames: np.ndarray) -> np.ndarray:
-        """uint8 gray frames (N + 1, H, W) -> float32 flow (N, 2, H, W) from frame i to i + 1 in pixels, x then y."""
+        """Return float32 flow (N, 2, H, W) of uint8 gray frames (N + 1, H, W): from frame i to i + 1, px, x first."""
         ...
 
 
 def choose_backend(name: str) -> str:
-    """`name` if it is a backend; "auto" is torch on a machine with a CUDA GPU and numba elsewhere."""
+    """Return `name` if that backend is available, else ValueError; "auto" is torch with a CUDA GPU, else numba."""
     if name == "auto":
         return "torch" if _has_cuda() else "numba"
     if name not in BACKENDS:
         raise ValueError(f"unknown flow backend {name!r}; choose from auto, {', '.join(BACKENDS)}")
+    if name == "opencv" and not hasattr(cv2, "optflow"):
+        raise ValueError(
+            "flow backend 'opencv': this cv2 has no optflow; uninstall opencv-python*, install "
+            "opencv-contrib-python-headless, or use the backend numba"
+        )
     return name
 
 
+def backend_version(backend: str) -> str:
+    """Return the versions of the software that determines a backend's values, besides its parameters.
+
+    It is recorded in store.json. numba's kernels have no version of their own: they must give OpenCV's values.
+    """
+    opencv = f"opencv {cv2.__version__}"
+    if backend == "opencv":
+        return opencv
+    if backend == "torch":
+        import torch
+
+        return f"torch {torch.__version__} / {opencv}"
+    import numba
+
+    return f"numba {numba.__version__} / {opencv}"
+
+
 def make_flow(backend: str, parameters: FlowParameters | None = None, *, device: str | None = None) -> FlowBackend:
-    """A backend by name (see `choose_backend`). `device` is for torch: "cuda" if there is one, else "cpu"."""
+    """Create a backend by name (see `choose_backend`). `device` is for torch: default CUDA if available, else CPU."""
     backend = choose_backend(backend)
     parameters = parameters if parameters is not None else FlowParameters()
     if device is not None and backend != "torch":
@@ -63,7 +85,7 @@ def make_flow(backend: str, parameters: FlowParameters | None = None, *, device:
 
 
 def _has_cuda() -> bool:
-    """Imports torch, which takes seconds and much memory, only where there is a sign of an NVIDIA driver."""
+    """Return whether torch can use CUDA; import torch (slow, much memory) only if there is an NVIDIA driver."""
     if not any(Path("/dev").glob("nvidia[0-9]*")) and shutil.which("nvidia-smi") is None:
         return False
     import torch

@@ -1,10 +1,11 @@
-"""TV-L1 with compiled, fused loops: the default on a CPU."""
-# N pairs, H W pixels of a level, n its row stride
+"""TV-L1 on one CPU core with compiled kernels: the default without a GPU. See docs/concepts/flow-kernels.md.
+
+Shapes: N pairs of frames, H x W pixels of a pyramid level, n its row stride.
+"""
 
 from dataclasses import dataclass
 
 import cv2
-import numba
 import numpy as np
 
 from preprocess.flow.base import FlowParameters, check_frames, level_sizes
@@ -14,7 +15,7 @@ from preprocess.flow.numba_kernels.warping import CHANNELS, PAD
 
 @dataclass(frozen=True)
 class Level:
-    """The buffers of one pyramid level; see `iteration.py` for their layout."""
+    """The buffers of one pyramid level; `numba_kernels/iteration.py` describes their layout."""
 
     height: int
     width: int
@@ -28,6 +29,7 @@ class Level:
 
     @staticmethod
     def empty(height: int, width: int) -> "Level":
+        """Allocate zeroed buffers for a level of `height` x `width` pixels."""
         stride = -(-width // 8) * 8
         planes = staggered_planes(14, (height + 1) * stride + 8)
         inside = np.zeros(stride, np.float32)
@@ -45,15 +47,15 @@ class Level:
         )
 
     def image(self, plane: np.ndarray) -> np.ndarray:
-        """(H, W) view of a plane (H * n + 8)."""
+        """Return the image (H, W) in a plane, as a view."""
         return plane[: self.height * self.stride].reshape(self.height, self.stride)[:, : self.width]
 
 
 def staggered_planes(count: int, size: int) -> list[np.ndarray]:
-    """`count` planes of `size` zeros that don't begin at the same place of a memory page.
+    """Allocate `count` planes of `size` zeros that start at different offsets within a memory page.
 
-    Loops read the same pixel of all planes; if those pixels differed by whole pages, they would compete for the
-    same few lines of the first cache.
+    Loops read the same pixel of all planes; if their addresses differed by whole pages, they would compete for the
+    same few lines of the L1 cache.
     """
     page, cache_line = 1024, 16  # in float32
     spacing = -(-size // page) * page + 5 * cache_line
@@ -62,12 +64,10 @@ def staggered_planes(count: int, size: int) -> list[np.ndarray]:
 
 
 class NumbaFlow:
-    """TV-L1 on one CPU core, without the interpreter's lock; one object a thread, because it owns its buffers.
+    """TV-L1 on one CPU core, without the GIL. Owns its buffers: use one object per thread.
 
-    `exact` rounds as OpenCV does, to the same bits; without it a pair takes about 2/3 of the time.
+    With `exact`, the flow equals OpenCV's to the last bit; without, a pair takes about 2/3 of the time.
     """
-
-    version = f"numba {numba.__version__} / opencv {cv2.__version__}"
 
     def __init__(self, parameters: FlowParameters, *, exact: bool = True) -> None:
         self.name = "numba" if exact else "numba-fast"
@@ -75,7 +75,7 @@ class NumbaFlow:
         self._levels: list[Level] = []
 
     def __call__(self, frames: np.ndarray) -> np.ndarray:
-        """uint8 gray frames (N + 1, H, W) -> float32 flow (N, 2, H, W) in pixels, x then y."""
+        """Return float32 flow (N, 2, H, W) in pixels, x first, of uint8 gray frames (N + 1, H, W)."""
         check_frames(frames)
         height, width = frames.shape[1:]
         if not self._levels or (self._levels[0].height, self._levels[0].width) != (height, width):
@@ -84,7 +84,7 @@ class NumbaFlow:
         first = self._pyramid(frames[0])
         for i in range(len(flow)):
             if np.array_equal(frames[i], frames[i + 1]):
-                flow[i] = 0  # as OpenCV finds, too; real videos repeat many frames
+                flow[i] = 0  # as in OpenCV; real videos repeat many frames
                 continue
             second = self._pyramid(frames[i + 1])
             self._solve(first, second)
@@ -94,7 +94,7 @@ class NumbaFlow:
         return flow
 
     def _pyramid(self, frame: np.ndarray) -> list[np.ndarray]:
-        """The frame as float32 (0 ... 255) at every level, the largest first."""
+        """Return the frame as float32 in 0..255 at every level, the largest first."""
         step = self.parameters.scale_step
         images = [frame.astype(np.float32)]
         for _ in self._levels[1:]:
@@ -102,7 +102,7 @@ class NumbaFlow:
         return images
 
     def _solve(self, first: list[np.ndarray], second: list[np.ndarray]) -> None:
-        """Leaves the flow between two pyramids in the planes of level 0."""
+        """Compute the flow between two pyramids, into the planes of level 0."""
         config = self.parameters
         for plane in self._levels[-1].u:
             plane[:] = 0
@@ -133,7 +133,7 @@ class NumbaFlow:
                 self._upsample(level, self._levels[s - 1])
 
     def _upsample(self, level: Level, finer: Level) -> None:
-        """Carries the flow to the next level, in its pixels; illumination, if it is used, keeps its size."""
+        """Resize the flow to the next finer level and scale it to that level's pixels; illumination is not scaled."""
         factors = [1 / self.parameters.scale_step] * 2 + [1.0] * (self.parameters.gamma > 0)
         for source, target, factor in zip(level.u, finer.u, factors, strict=False):
             size = (finer.width, finer.height)

@@ -1,4 +1,4 @@
-"""OpenCV's own TV-L1: the reference, slow."""
+"""OpenCV's TV-L1: the reference implementation, slow."""
 
 import cv2
 import numpy as np
@@ -10,22 +10,17 @@ class OpenCVFlow:
     """TV-L1 by `cv2.optflow`, on as many threads as `cv2.setNumThreads` allows."""
 
     name = "opencv"
-    version = f"opencv {cv2.__version__}"
 
     def __init__(self, parameters: FlowParameters) -> None:
-        if not hasattr(cv2, "optflow"):
-            raise RuntimeError(
-                "this cv2 has no optflow: uninstall opencv-python*, install opencv-contrib-python-headless"
-            )
         self.parameters = parameters
         self._size: tuple[int, ...] = ()
         self._solver = self._new_solver()
 
     def __call__(self, frames: np.ndarray) -> np.ndarray:
-        """uint8 gray frames (N + 1, H, W) -> float32 flow (N, 2, H, W) in pixels, x then y."""
+        """Return float32 flow (N, 2, H, W) in pixels, x first, of uint8 gray frames (N + 1, H, W)."""
         check_frames(frames)
         if frames.shape[1:] != self._size:
-            # A solver that once saw a small frame keeps its small number of scales: one for each size.
+            # After a small frame, OpenCV's solver keeps the smaller number of scales: use a new one per frame size.
             self._size, self._solver = frames.shape[1:], self._new_solver()
         flow = np.empty((len(frames) - 1, 2, *self._size), np.float32)
         for i in range(len(flow)):

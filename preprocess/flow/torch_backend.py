@@ -1,5 +1,7 @@
-"""TV-L1 for many pairs at once on any device of PyTorch: the default on a GPU."""
-# B pairs of a batch, K planes: flow x, flow y and, if gamma is used, illumination; H W pixels
+"""TV-L1 for batches of pairs on any PyTorch device: the default on a GPU.
+
+Shapes: B pairs per batch; K planes: flow x, flow y and, if gamma > 0, illumination; H x W pixels.
+"""
 
 from collections.abc import Iterator
 
@@ -12,15 +14,14 @@ from torch.nn import functional
 from preprocess.flow.base import FlowParameters, check_frames, level_sizes
 
 FLT_EPSILON = 1.1920929e-07
-BATCH_PIXELS = {"cpu": 2**17, "cuda": 2**23}  # bounds the memory: about 200 bytes a pixel
-CONVERGENCE_CHECK_INTERVAL = {"cpu": 1, "cuda": 5}  # between two looks whether all pairs are done, which stall a GPU
+BATCH_PIXELS = {"cpu": 2**17, "cuda": 2**23}  # limits the memory: about 200 bytes per pixel
+CONVERGENCE_CHECK_INTERVAL = {"cpu": 1, "cuda": 5}  # iterations between two checks, which synchronize a GPU
 
 
 class TorchFlow:
     """TV-L1 over batches of pairs; the flow of a pair does not depend on the others in its batch."""
 
     name = "torch"
-    version = f"torch {torch.__version__} / opencv {cv2.__version__}"
 
     def __init__(self, parameters: FlowParameters, device: str | None = None) -> None:
         self.parameters = parameters
@@ -28,7 +29,7 @@ class TorchFlow:
 
     @torch.inference_mode()
     def __call__(self, frames: np.ndarray) -> np.ndarray:
-        """uint8 gray frames (N + 1, H, W) -> float32 flow (N, 2, H, W) in pixels, x then y."""
+        """Return float32 flow (N, 2, H, W) in pixels, x first, of uint8 gray frames (N + 1, H, W)."""
         check_frames(frames)
         pairs, (height, width) = len(frames) - 1, frames.shape[1:]
         flow = np.empty((pairs, 2, height, width), np.float32)
@@ -39,7 +40,7 @@ class TorchFlow:
         return flow
 
     def _solve(self, frames: np.ndarray) -> Tensor:
-        """(B + 1, H, W) uint8 -> (B, 2, H, W) float32."""
+        """Return float32 flow (B, 2, H, W) of uint8 frames (B + 1, H, W)."""
         config = self.parameters
         planes = 3 if config.gamma else 2
         levels = list(self._pyramid(frames))
@@ -52,7 +53,7 @@ class TorchFlow:
         return u[:, :2]
 
     def _pyramid(self, frames: np.ndarray) -> Iterator[Tensor]:
-        """(B + 1, H, W) float32 (0 ... 255) at every level, the largest first."""
+        """Yield the frames (B + 1, H, W) as float32 in 0..255 at every level, the largest first."""
         step = self.parameters.scale_step
         images = [frame.astype(np.float32) for frame in frames]
         for level, _ in enumerate(level_sizes(frames.shape[1], frames.shape[2], self.parameters)):
@@ -61,7 +62,7 @@ class TorchFlow:
             yield torch.from_numpy(np.stack(images)).to(self.device)
 
     def _solve_level(self, first: Tensor, second: Tensor, u: Tensor) -> Tensor:
-        """Improves `u` (B, K, H, W), the flow from images `first` to `second` (B, H, W)."""
+        """Refine `u` (B, K, H, W), the flow from images `first` to `second` (B, H, W)."""
         config = self.parameters
         p = u.new_zeros(*u.shape[:2], 2, *u.shape[2:])  # dual: (B, K, x and y, H, W)
         target = torch.stack([second, *central_differences(second)], dim=1)
@@ -80,12 +81,12 @@ class TorchFlow:
     def _iterate(
         self, u: Tensor, p: Tensor, active: Tensor, gradient: Tensor, inverse: Tensor, rho: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Up to `inner_iterations` steps; a pair that is no longer `active` (B) keeps its values."""
+        """Run up to `inner_iterations` iterations; a pair that is no longer `active` (B,) keeps its values."""
         config = self.parameters
         bound, step = config.lambda_ * config.theta, config.tau / config.theta
         epsilon = config.epsilon**2 * u.shape[-2] * u.shape[-1]
         check_interval = CONVERGENCE_CHECK_INTERVAL.get(u.device.type, 5)
-        exact = torch.float32 if u.device.type == "mps" else torch.float64  # MPS knows no float64
+        exact = torch.float32 if u.device.type == "mps" else torch.float64  # MPS has no float64
         for iteration in range(config.inner_iterations):
             residual = ((rho + (gradient * u).sum(dim=1)) * inverse).clamp(-bound, bound)
             change = config.theta * divergence(p) - residual[:, None] * gradient
@@ -105,13 +106,13 @@ def _keep_inactive(active: Tensor, new: Tensor, old: Tensor) -> Tensor:
 
 
 def central_differences(image: Tensor) -> tuple[Tensor, Tensor]:
-    """d/dx and d/dy of (B, H, W); the border is replicated."""
+    """Return d/dx and d/dy of an image (B, H, W) with replicated borders."""
     padded = functional.pad(image[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
     return 0.5 * (padded[:, 1:-1, 2:] - padded[:, 1:-1, :-2]), 0.5 * (padded[:, 2:, 1:-1] - padded[:, :-2, 1:-1])
 
 
 def forward_differences(u: Tensor) -> Tensor:
-    """(B, K, H, W) -> (B, K, x and y, H, W); 0 in the last column or row."""
+    """Return the gradient (B, K, x and y, H, W) of (B, K, H, W); 0 in the last column or row."""
     slope = u.new_zeros(*u.shape[:2], 2, *u.shape[2:])
     torch.sub(u[..., :, 1:], u[..., :, :-1], out=slope[:, :, 0, :, :-1])
     torch.sub(u[..., 1:, :], u[..., :-1, :], out=slope[:, :, 1, :-1, :])
@@ -119,7 +120,7 @@ def forward_differences(u: Tensor) -> Tensor:
 
 
 def divergence(p: Tensor) -> Tensor:
-    """(B, K, x and y, H, W) -> (B, K, H, W), the negative adjoint of `forward_differences`."""
+    """Return the divergence (B, K, H, W) of (B, K, x and y, H, W): the negative adjoint of `forward_differences`."""
     result = p[:, :, 0] + p[:, :, 1]
     result[..., :, 1:] -= p[:, :, 0, :, :-1]
     result[..., 1:, :] -= p[:, :, 1, :-1, :]
@@ -127,10 +128,10 @@ def divergence(p: Tensor) -> Tensor:
 
 
 def linearize(first: Tensor, target: Tensor, u: Tensor, gamma: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The data term around `u` as rho + gradient . u: gradient (B, K, H, W), 1 / |g|^2 and rho (B, H, W).
+    """Linearize the data term around `u` as rho + gradient . u; return gradient (B, K, H, W), 1 / |g|^2, rho (B, H, W).
 
-    `target` (B, 3, H, W) is the second image with its derivatives. Sampled with Keys' cubic kernel, a = -0.75,
-    and 0 outside the image, as OpenCV's remap does.
+    `target` (B, 3, H, W) is the second image with its derivatives. It is sampled with Keys' cubic kernel, a = -0.75,
+    and is 0 outside the image, as in OpenCV's remap.
     """
     height, width = first.shape[1:]
     x = torch.arange(width, device=u.device) + u[:, 0]
@@ -146,7 +147,7 @@ def linearize(first: Tensor, target: Tensor, u: Tensor, gamma: float) -> tuple[T
 
 
 def median(u: Tensor, size: int) -> Tensor:
-    """Median over `size` x `size` pixels (3 or 5) of every plane of (B, K, H, W), with replicated borders."""
+    """Return the `size` x `size` median (3 or 5) of every plane of (B, K, H, W), with replicated borders."""
     height, width = u.shape[2:]
     radius = size // 2
     padded = functional.pad(u, (radius,) * 4, mode="replicate")
@@ -156,17 +157,17 @@ def median(u: Tensor, size: int) -> Tensor:
     if size == 3:
         return _merge([c[..., :width] for c in pairs], last)[4]
     four = _merge([c[..., :width] for c in pairs], [c[..., 2 : 2 + width] for c in pairs])
-    return _merge(four[7:13], last)[5]  # seven lower and seven higher numbers cannot be the median of 25
+    return _merge(four[7:13], last)[5]  # the 7 lowest and 7 highest of 20 values can't be the median of 25
 
 
 def _sort(values: list[Tensor]) -> list[Tensor]:
-    """Elementwise sorted tensors, by merging."""
+    """Sort tensors elementwise, by merging."""
     half = len(values) // 2
     return _merge(_sort(values[:half]), _sort(values[half:])) if half else values
 
 
 def _merge(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
-    """Two sorted lists of tensors as one (Batcher's odd-even merge)."""
+    """Merge two elementwise sorted lists of tensors (Batcher's odd-even merge)."""
     if not a or not b:
         return a or b
     if len(a) == len(b) == 1:

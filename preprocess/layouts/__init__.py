@@ -1,4 +1,4 @@
-"""How collections are laid out on disk: each layout turns a folder into videos with labels, sources and splits."""
+"""Layouts of video collections on disk: each turns a folder into videos with labels, sources and splits."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,11 @@ def scan_collection(
     seed: int = 0,
     source_pattern: str | None = None,
 ) -> Collection:
-    """The videos of the collection at `root`. The last three options are for the layouts `folder` and `flat`."""
+    """Scan the collection at `root`.
+
+    `splits` is for the layouts ucf101, hmdb51 and kinetics; `test_fraction` and `seed` for folder; `source_pattern`
+    for folder and flat.
+    """
     fraction = 0.25 if test_fraction is None else test_fraction
     scanners: dict[str, Callable[[], Collection]] = {
         "ucf101": lambda: scan_ucf101(root, splits),
@@ -36,9 +40,9 @@ def scan_collection(
     if layout not in scanners:
         raise ValueError(f"unknown layout {layout!r}; choose from {', '.join(LAYOUTS)}")
     if splits is not None and layout in ("folder", "flat"):
-        raise ValueError(f"layout {layout!r} has no split lists: it makes its own split; leave --splits out")
+        raise ValueError(f"layout {layout!r} makes its own split and reads no lists; leave --splits out")
     if source_pattern is not None and layout not in ("folder", "flat"):
-        raise ValueError(f"layout {layout!r} knows its sources; leave --source-pattern out")
+        raise ValueError(f"layout {layout!r} has its own rule for sources; leave --source-pattern out")
     if test_fraction is not None and layout != "folder":
         raise ValueError(f"layout {layout!r} makes no split of its own; leave --test-fraction out")
     if splits is not None and not splits.exists():

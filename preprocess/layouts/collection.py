@@ -1,4 +1,4 @@
-"""What every layout produces."""
+"""The result of scanning a layout, and functions that several layouts share."""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class Video:
 
 @dataclass(frozen=True)
 class Collection:
-    """Videos in a fixed order, the splits {name: {video_id: train|test|val}}, and what the user should know."""
+    """Videos in a fixed order, the splits {name: {video_id: train|test|val}}, and warnings for the user."""
 
     videos: list[Video]
     splits: dict[str, dict[str, str]]
@@ -27,26 +27,26 @@ class Collection:
 
 
 def make_labels(class_names: list[str]) -> dict[str, int]:
-    """{class: 0-based label} in the given order; a name that stands twice is an error."""
+    """Return {class: 0-based label} in the given order; ValueError if a name is repeated."""
     if len(set(class_names)) != len(class_names):
         duplicate = next(name for name in class_names if class_names.count(name) > 1)
-        raise ValueError(f"class {duplicate!r} stands twice in the class list")
+        raise ValueError(f"class {duplicate!r} is twice in the class list")
     return {name: label for label, name in enumerate(class_names)}
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines that are not empty, without line ends of any system; odd bytes in names survive."""
+    """Return the non-empty lines, without LF or CRLF; undecodable bytes in names are preserved."""
     text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
     return [line.strip("\r") for line in text.split("\n") if line.strip()]
 
 
 def missing_files_warning(num_listed: int, num_missing: int, where: str) -> list[str]:
-    """A remark when lists name videos that are not on disk."""
+    """Return a warning if listed videos are not on disk, else nothing."""
     return [f"{num_missing} of the {num_listed} videos listed in {where} are not on disk"] if num_missing else []
 
 
 def select_shard(videos: list[Video], shard: str | None) -> list[Video]:
-    """Every n-th video from the i-th on, for `i/n` with i from 1 to n; all of them for None."""
+    """Return every n-th video from the i-th on, for `i/n` with i from 1 to n; all of them for None."""
     if shard is None:
         return videos
     left, slash, right = shard.partition("/")
@@ -55,15 +55,13 @@ def select_shard(videos: list[Video], shard: str | None) -> list[Video]:
     return videos[int(left) - 1 :: int(right)]
 
 
-# Finding the video files below a folder.
-
 EXTENSIONS = frozenset(
     f".{ending}" for ending in "3gp asf avi flv m2ts m4v mkv mov mp4 mpeg mpg mts ogv ts vob webm wmv y4m".split()
 )
 
 
 def find_videos(root: Path) -> list[Path]:
-    """Paths of the video files below `root`, relative to it, sorted; links to folders are followed, loops are not."""
+    """Return the sorted paths of the video files below `root`, relative to it; links are followed, cycles ignored."""
     if not root.is_dir():
         raise FileNotFoundError(f"no folder of videos at {root}")
     found = sorted(_walk(root, root.stat(), set()))
@@ -88,7 +86,7 @@ def _walk(folder: Path, status: os.stat_result, seen: set[tuple[int, int]]) -> I
 
 
 def make_video_ids(paths: list[Path]) -> dict[Path, str]:
-    """{relative path: video id}: the path without its ending, with it where two files differ only there."""
+    """Return {relative path: video id}: the path without suffix, or with it if two files differ only in the suffix."""
     stems = [path.with_suffix("").as_posix() for path in paths]
     counts: dict[str, int] = {}
     for stem in stems:
@@ -97,5 +95,5 @@ def make_video_ids(paths: list[Path]) -> dict[Path, str]:
     taken: dict[str, Path] = {}
     for path, video_id in ids.items():
         if taken.setdefault(video_id, path) != path:
-            raise ValueError(f"{path} and {taken[video_id]} would both be called {video_id!r}; rename one of them")
+            raise ValueError(f"{path} and {taken[video_id]} would both have the id {video_id!r}; rename one of them")
     return ids

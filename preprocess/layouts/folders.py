@@ -8,7 +8,7 @@ from preprocess.layouts.collection import Collection, Video, find_videos, make_l
 
 
 def scan_folder(root: Path, *, test_fraction: float, seed: int, source_pattern: str | None) -> Collection:
-    """Class folders: the first folder below `root` is the class. The split is made by source, class by class."""
+    """Scan class folders: the first folder below `root` is the class. The split is random, by source, per class."""
     if not 0 <= test_fraction < 1:
         raise ValueError(f"the test fraction must be at least 0 and below 1, not {test_fraction}")
     ids = make_video_ids(find_videos(root))
@@ -25,7 +25,7 @@ def scan_folder(root: Path, *, test_fraction: float, seed: int, source_pattern: 
 
 
 def scan_flat(root: Path, *, source_pattern: str | None) -> Collection:
-    """Unlabeled videos in any folders: label -1, all of them training material."""
+    """Scan unlabeled videos in any folders: label -1, all in the training subset."""
     ids = make_video_ids(find_videos(root))
     videos = [
         Video(root / path, video_id, _source_name(path, video_id, source_pattern)) for path, video_id in ids.items()
@@ -34,7 +34,7 @@ def scan_flat(root: Path, *, source_pattern: str | None) -> Collection:
 
 
 def _source_name(path: Path, video_id: str, pattern: str | None) -> str:
-    """What the pattern's first group (or the whole match) finds in the path; without a pattern, the video itself."""
+    """Return the pattern's first group (or whole match) in the path; without a pattern, the video id."""
     if pattern is None:
         return video_id
     try:
@@ -48,7 +48,7 @@ def _source_name(path: Path, video_id: str, pattern: str | None) -> str:
 
 
 def _choose_test_sources(videos: list[Video], fraction: float, seed: int) -> set[str]:
-    """Sources for the test part, drawn class by class; a source in several classes counts for its first one."""
+    """Draw the sources of the test subset, per class; a source in several classes counts for its first one."""
     first_class: dict[str, str] = {}
     for video in videos:
         first_class.setdefault(video.source, video.class_name)
@@ -58,6 +58,6 @@ def _choose_test_sources(videos: list[Video], fraction: float, seed: int) -> set
         sources.sort(key=lambda source: hashlib.sha256(f"{seed}\0{source}".encode("utf-8", "surrogateescape")).digest())
         num_test = round(fraction * len(sources))
         if fraction > 0 and len(sources) > 1:
-            num_test = min(max(num_test, 1), len(sources) - 1)  # both parts see every class that has two sources
+            num_test = min(max(num_test, 1), len(sources) - 1)  # both subsets have every class with two sources
         test.update(sources[:num_test])
     return test

@@ -1,7 +1,7 @@
 """HMDB-51: `<class>/<name>.avi` and split files `<class>_test_split<k>.txt` with lines `<name>.avi 0|1|2`.
 
-0 = unused in this split, 1 = train, 2 = test. Names hold brackets, quotes and other odd characters: they are only
-ever compared as strings, never used as patterns (with patterns, seven test videos of split 1 vanish).
+0 = unused in this split, 1 = train, 2 = test. Names have brackets, quotes and other special characters: they are
+compared as strings, never used as patterns (with patterns, seven test videos of split 1 are not found).
 """
 
 import re
@@ -22,7 +22,7 @@ SUBSETS = {"0": None, "1": "train", "2": "test"}
 
 
 def scan_hmdb51(root: Path, splits: Path | None) -> Collection:
-    """The collection; labels follow the sorted class names; the source is the film, the name before `_<class>_`."""
+    """Scan HMDB-51; labels follow the sorted class names, the source is the film: the name before `_<class>_`."""
     if splits is None:
         raise ValueError("layout 'hmdb51' needs --splits DIR with its files <class>_test_split1.txt ...")
     ids = {path: video_id for path, video_id in make_video_ids(find_videos(root)).items() if len(path.parts) > 1}

@@ -1,7 +1,7 @@
 """Kinetics: CSV lists with `label,youtube_id,time_start,time_end[,split]`; files named by YouTube id.
 
 Files are found by name anywhere below the folder: `<id>_<start>_<end>.mp4` (six digits each) or `<id>.mp4`. Many
-published videos no longer exist, so rows without a file are counted, not an error.
+published videos no longer exist, so rows without a file are counted in a warning.
 """
 
 import csv
@@ -20,7 +20,7 @@ SUBSETS = {"train": "train", "training": "train", "val": "val", "validate": "val
 
 
 def scan_kinetics(root: Path, splits: Path | None) -> Collection:
-    """The collection of all rows that have a file; the source is the YouTube id."""
+    """Scan Kinetics: all rows that have a file; the source is the YouTube id."""
     if splits is None:
         raise ValueError("layout 'kinetics' needs --splits FILE.csv or a folder with train.csv, val.csv ...")
     lists = sorted(splits.glob("*.csv")) if splits.is_dir() else [splits]
@@ -42,7 +42,7 @@ def scan_kinetics(root: Path, splits: Path | None) -> Collection:
             continue
         video_id, class_name = ids[file], row["label"]
         if video_id in split:
-            raise ValueError(f"two rows of {splits} mean the same file {file}")
+            raise ValueError(f"two rows of {splits} have the same file {file}")
         label = labels.get(class_name, -1)
         videos[video_id] = Video(root / file, video_id, row["youtube_id"], class_name, label)
         split[video_id] = row["split"]
@@ -69,7 +69,7 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _find_file(row: dict[str, str], by_stem: dict[str, list[Path]]) -> Path | None:
-    """The row's file; where one clip lies in several folders, the one in a folder named after its class."""
+    """Return the row's file; if several folders have it, the one in a folder named after its class."""
     names = [row["youtube_id"]]
     if row.get("time_start") and row.get("time_end"):
         names.insert(0, f"{row['youtube_id']}_{float(row['time_start']):06.0f}_{float(row['time_end']):06.0f}")

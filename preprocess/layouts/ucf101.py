@@ -1,7 +1,7 @@
 """UCF-101: `<Class>/v_<Class>_gNN_cMM.avi`, three official splits by group.
 
-The published lists put groups 1-7 of every class into the test part of split 1, 8-14 into that of split 2 and
-15-21 into that of split 3, so without `--splits` the same splits are made from the names.
+The published lists have groups 1-7 of every class in the test subset of split 1, 8-14 in that of split 2 and 15-21 in
+that of split 3, so without `--splits` the same splits are made from the names.
 """
 
 import re
@@ -22,10 +22,10 @@ TEST_GROUPS = {"1": range(1, 8), "2": range(8, 15), "3": range(15, 22)}
 
 
 def scan_ucf101(root: Path, splits: Path | None) -> Collection:
-    """The collection; labels follow classInd.txt where there is one, else the case-blind order of the names."""
+    """Scan UCF-101; labels follow classInd.txt if it exists, else the case-insensitive order of the class names."""
     ids = make_video_ids([path for path in find_videos(root) if NAME.match(path.stem)])
     if not ids:
-        raise ValueError(f"no file below {root} is named v_<Class>_gNN_cMM: not the layout ucf101; try `folder`")
+        raise ValueError(f"no file below {root} is named v_<Class>_gNN_cMM, as the layout ucf101 needs; try `folder`")
     labels = _labels(splits, sorted({path.parent.name for path in ids}, key=lambda name: (name.lower(), name)))
     videos = []
     for path, video_id in ids.items():
@@ -38,7 +38,7 @@ def scan_ucf101(root: Path, splits: Path | None) -> Collection:
         return Collection(videos, {name: _split_by_group(videos, groups) for name, groups in TEST_GROUPS.items()})
     collection = _split_by_lists(videos, splits)
     if not (splits / "classInd.txt").is_file():
-        collection.warnings.append(f"{splits} has no classInd.txt: labels follow the case-blind order of the folders")
+        collection.warnings.append(f"{splits} has no classInd.txt: labels follow the folder names (case-insensitive)")
     return collection
 
 

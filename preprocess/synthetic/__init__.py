@@ -1,8 +1,8 @@
-"""Demo videos: a small data set in UCF-101's layout, made from nothing but a seed.
+"""Synthetic demo videos: a small data set in UCF-101's layout, generated from a seed.
 
-A class is a motion of a kind of object. What misleads RGB (looks, by group) and what misleads flow (the
-camera, speed and distractors, by clip) are drawn apart, so that each modality can teach the other what it
-can't see itself.
+A class is a motion of a kind of object. What misleads RGB (appearance, per group) and what misleads flow (camera,
+speed and distractors, per clip) are drawn independently, so that each modality carries information that the other
+lacks.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,12 @@ def generate(
     workers: int = 1,
     on_progress: Callable[[int], None] = lambda num_done: None,
 ) -> int:
-    """Writes the set into the folder `out`, or what is still missing of it.
+    """Write the missing videos of the data set into the folder `out`; return how many were written.
 
-    `on_progress` hears how many videos are there, at the start and after every one. Returns how many were
-    written; 0 means that the set was complete. With several workers the caller's script needs the usual
-    `__main__` guard.
+    `on_progress` gets the number of existing videos, at the start and after each new one. With several workers the
+    calling script needs the usual `__main__` guard.
     """
-    # PyAV and OpenCV are too heavy for every start of the command line.
+    # Imported late: PyAV and OpenCV would slow down every start of the command line.
     from preprocess.synthetic import dataset
 
     if workers < 1:
@@ -36,10 +35,10 @@ def generate(
     dataset.prepare_folder(out, config)
     dataset.remove_temporary_files(out)
     missing = dataset.missing_clips(out, config)
-    num_there = config.num_clips - len(missing)
-    on_progress(num_there)
-    with closing(dataset.write_clips(out, missing, config, workers)) as written:  # an interrupt ends the workers
+    num_existing = config.num_clips - len(missing)
+    on_progress(num_existing)
+    with closing(dataset.write_clips(out, missing, config, workers)) as written:  # an interrupt stops the workers
         for num_written, _ in enumerate(written, start=1):
-            on_progress(num_there + num_written)
+            on_progress(num_existing + num_written)
     dataset.write_splits(out, config)
     return len(missing)

@@ -1,11 +1,10 @@
-"""How a group looks: what all its clips share and what misleads RGB.
+"""The appearance of a group: what all its clips have in common, and what misleads RGB.
 
-# H W pixels of the frame, S side of a sprite
-
-Light, shades, directions of patterns, the object's colors and texture, and still clutter (objects of any kind, painted
-on the background) are drawn for each group and say nothing about the class. The ground hints at the class, as a pool
-hints at swimmers: without difficulty every group is at home, with difficulty 1 every other one. Nothing here moves, so
-flow doesn't see it.
+Lighting, directions of patterns, the object's colors and texture, and static clutter (objects of any kind, painted on
+the background) are drawn per group, independently of the class. The background is correlated with the class, as a
+pool is with swimming: at difficulty 0 every group has the background of its class, at difficulty 1 about half of them.
+Nothing here moves, so flow does not show it.
+Shapes: H x W pixels of the frame, S side of a sprite. Lengths are in half frame heights unless in pixels.
 """
 
 import colorsys
@@ -21,12 +20,13 @@ from preprocess.synthetic import shapes
 from preprocess.synthetic.config import CLASS_NAMES
 
 Image: TypeAlias = NDArray[np.float32]  # RGB from 0 to 255, or one channel from 0 to 1
+Pattern: TypeAlias = NDArray[np.float32]  # (rows, columns) from 0 (first color) to 1 (second color)
 BACKGROUND_HALF_SIZE = (2.2, 1.8)  # half the width and height of the painted background, in half frame heights
 
 
 @dataclass(frozen=True)
 class BackgroundStyle:
-    """A kind of ground: a pattern, fine or coarse, and its usual hue."""
+    """A kind of background: a pattern, fine or coarse, and its mean hue."""
 
     pattern: str
     scale: float
@@ -34,8 +34,8 @@ class BackgroundStyle:
 
 
 FINE, COARSE = 1.1, 2.2
-HUE_SPREAD = 0.2  # within a place; twelve hues share the circle, so color alone says next to nothing
-# Where a class is at home: the place of most of its groups.
+HUE_SPREAD = 0.2  # standard deviation; the 12 mean hues are 1/12 apart, so color alone hardly predicts the class
+# The background of most of a class's groups.
 CLASS_BACKGROUNDS = {
     "Bounce": BackgroundStyle("checks", FINE, hue=0.75),
     "FigureEight": BackgroundStyle("clouds", FINE, hue=0.57),
@@ -55,8 +55,10 @@ assert tuple(CLASS_BACKGROUNDS) == CLASS_NAMES
 
 @dataclass(frozen=True)
 class Appearance:
-    """`ground` (rows, columns, 3) and the same with clutter, `background`; `sprite` (S, S, 4), alpha last;
-    `light` (H, W, 3); `radius` of the body in half frame heights.
+    """What all clips of a group share.
+
+    `ground` (rows, columns, 3) is the textured surface, `background` the same with clutter, `sprite` (S, S, 4) the
+    object with alpha last, `light` (H, W, 3) a gain, `radius` that of the body in half frame heights.
     """
 
     ground: Image
@@ -75,7 +77,7 @@ def sample_appearance(
     height: int,
     difficulty: float,
 ) -> Appearance:
-    """Draws a group's look for a class whose object is of this kind and at home in this place."""
+    """Draw a group's appearance, for a class with this kind of object and this background."""
     columns, rows = (round(half_size * height) for half_size in BACKGROUND_HALF_SIZE)
     use_class_background = rng.random() >= difficulty / 2
     style = class_background if use_class_background else CLASS_BACKGROUNDS[str(rng.choice(list(CLASS_BACKGROUNDS)))]
@@ -84,14 +86,14 @@ def sample_appearance(
     background = ground.copy()
     for _ in range(round(6 * difficulty)):
         add_clutter_(background, rng, side=height // 2)
-    # With fewer candidates to choose from, the object stands out less.
+    # With fewer candidates to choose from, the object has less contrast to the ground.
     colors = most_distant(ground_colors, [random_colors(rng) for _ in range(1 + round(3 * (1 - difficulty)))])
     sprite = render_sprite(rng, kind, colors, side=height)
     return Appearance(ground, background, sprite, sample_lighting(rng, width, height), radius=rng.uniform(0.32, 0.42))
 
 
 def render_sprite(rng: np.random.Generator, kind: str, colors: Image, side: int) -> Image:
-    """A textured object (S, S, 4) with its mask from 0 to 1 as the last channel."""
+    """Draw a textured object (S, S, 4) with its mask from 0 to 1 as the last channel."""
     mask = shapes.rasterize(shapes.OBJECT_SHAPES[kind](rng), side)
     pattern = str(rng.choice(list(PATTERNS)))
     surface = paint_texture(rng, side, side, colors, pattern, scale=1.0, unit=side / 84)
@@ -99,7 +101,7 @@ def render_sprite(rng: np.random.Generator, kind: str, colors: Image, side: int)
 
 
 def add_clutter_(background: Image, rng: np.random.Generator, side: int) -> None:
-    """Paints one still object of any kind somewhere on the background, in place."""
+    """Paint one static object of a random kind at a random position of the background, in place."""
     kind = str(rng.choice(list(shapes.OBJECT_SHAPES)))
     size = int(side * rng.uniform(0.5, 1.1))
     sprite = render_sprite(rng, kind, random_colors(rng), size)
@@ -111,7 +113,7 @@ def add_clutter_(background: Image, rng: np.random.Generator, side: int) -> None
 
 
 def sample_lighting(rng: np.random.Generator, width: int, height: int) -> Image:
-    """The gain (H, W, 3) of a lamp on one side: brightness, tint and fall-off."""
+    """Draw a gain (H, W, 3) as of a lamp on one side: brightness, tint and fall-off."""
     angle = rng.uniform(0, 2 * np.pi)
     y, x = np.mgrid[-1 : 1 : height * 1j, -1 : 1 : width * 1j]
     falloff = 1.0 + rng.uniform(0.0, 0.3) * (np.cos(angle) * x + np.sin(angle) * y)
@@ -123,7 +125,7 @@ def sample_lighting(rng: np.random.Generator, width: int, height: int) -> Image:
 def paint_texture(
     rng: np.random.Generator, rows: int, columns: int, colors: Image, pattern: str, *, scale: float, unit: float
 ) -> Image:
-    """A surface (rows, columns, 3) of two colors in this pattern; fine noise, without a scale, gives flow a hold."""
+    """Paint a surface (rows, columns, 3) of two colors in this pattern, with fine noise that flow can track."""
     texture = PATTERNS[pattern](rng, rows, columns, unit * scale)
     blend = 0.85 * texture + 0.15 * smooth_noise(rng, rows, columns, cell=unit * rng.uniform(4, 8))
     surface: Image = colors[0] + blend[..., None] * (colors[1] - colors[0])
@@ -131,7 +133,7 @@ def paint_texture(
 
 
 def random_colors(rng: np.random.Generator, *, hue: float | None = None) -> Image:
-    """Two RGB colors (2, 3) of about this hue or any, a darker and a lighter one."""
+    """Draw a darker and a lighter RGB color (2, 3) of about this hue (None: any)."""
     base_hue = rng.random() if hue is None else hue
     saturation, value = rng.uniform(0.3, 0.8), rng.uniform(0.25, 0.6)
     dark = colorsys.hsv_to_rgb(base_hue % 1.0, saturation, value)
@@ -142,51 +144,47 @@ def random_colors(rng: np.random.Generator, *, hue: float | None = None) -> Imag
 
 
 def most_distant(ground: Image, candidates: list[Image]) -> Image:
-    """The candidate whose mean color is farthest from the ground's."""
+    """Return the candidate whose mean color is farthest from the ground's."""
     return max(candidates, key=lambda colors: float(np.linalg.norm(colors.mean(0) - ground.mean(0))))
 
 
-# Patterns of grounds and objects, (rows, columns) from 0 (the first color) to 1 (the second).
-#
-# Lengths are in pixels of the surface, times `scale`. Edges are soft, so that a pattern can be warped by parts of a
-# pixel.
-
-Pattern: TypeAlias = NDArray[np.float32]
+# Patterns (rows, columns) of grounds and objects. Lengths are in pixels of the surface, times `scale`. Edges are soft,
+# so that a pattern can be warped by fractions of a pixel.
 
 
 def smooth_noise(rng: np.random.Generator, rows: int, columns: int, cell: float) -> Pattern:
-    """Smooth noise with blobs of about `cell` pixels."""
+    """Draw smooth noise with blobs of about `cell` pixels."""
     grid = rng.random((int(rows / cell) + 3, int(columns / cell) + 3), dtype=np.float32)
     noise: Pattern = cv2.resize(grid, (columns, rows), interpolation=cv2.INTER_CUBIC)
     return noise.clip(0.0, 1.0)
 
 
 def clouds(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
-    """Large blobs with smaller ones on them."""
+    """Draw large blobs with smaller ones on them."""
     large, small = scale * rng.uniform(16, 20), scale * rng.uniform(7, 9)
     return 0.6 * smooth_noise(rng, rows, columns, large) + 0.4 * smooth_noise(rng, rows, columns, small)
 
 
 def stripes(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
-    """Stripes in any direction."""
+    """Draw stripes in a random direction."""
     u, _ = _rotated_grid(rng, rows, columns, scale * rng.uniform(11, 15))
     return _soft_step(np.sin(2 * np.pi * u))
 
 
 def checks(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
-    """Two sets of stripes at a right angle."""
+    """Draw two sets of stripes at a right angle."""
     u, v = _rotated_grid(rng, rows, columns, scale * rng.uniform(13, 17))
     return 0.5 * (_soft_step(np.sin(2 * np.pi * u)) + _soft_step(np.sin(2 * np.pi * v)))
 
 
 def dots(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
-    """Round spots in straight rows."""
+    """Draw round spots in straight rows."""
     u, v = _rotated_grid(rng, rows, columns, scale * rng.uniform(12, 16))
     return _soft_step(2.0 * (np.cos(2 * np.pi * u) + np.cos(2 * np.pi * v) - 0.6))
 
 
 def bricks(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
-    """Courses of bricks, each shifted by half a brick."""
+    """Draw rows of bricks, each shifted by half a brick."""
     u, v = _rotated_grid(rng, rows, columns, scale * rng.uniform(10, 13))
     along = u / 2 + 0.5 * (np.floor(v) % 2)
     to_joint = np.minimum(2 * np.abs((along + 0.5) % 1.0 - 0.5), np.abs((v + 0.5) % 1.0 - 0.5))
@@ -194,7 +192,7 @@ def bricks(rng: np.random.Generator, rows: int, columns: int, scale: float) -> P
 
 
 def rings(rng: np.random.Generator, rows: int, columns: int, scale: float) -> Pattern:
-    """The rings of a tree around a point somewhere on the surface."""
+    """Draw concentric rings around a random point of the surface."""
     y, x = np.mgrid[:rows, :columns]
     center_y, center_x = rng.random(2) * (rows, columns)
     return _soft_step(np.sin(2 * np.pi * np.hypot(y - center_y, x - center_x) / (scale * rng.uniform(11, 15))))
@@ -213,7 +211,7 @@ PATTERNS: dict[str, Callable[[np.random.Generator, int, int, float], Pattern]] =
 def _rotated_grid(
     rng: np.random.Generator, rows: int, columns: int, period: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Coordinates (rows, columns) along two axes in a random direction, counted in periods."""
+    """Return coordinates (rows, columns) along two perpendicular axes in a random direction, in periods."""
     angle, start_u, start_v = rng.uniform(0, np.pi), rng.random(), rng.random()
     y, x = np.mgrid[:rows, :columns] / period
     cos, sin = np.cos(angle), np.sin(angle)
@@ -221,5 +219,5 @@ def _rotated_grid(
 
 
 def _soft_step(height: NDArray[np.float64]) -> Pattern:
-    """A step from 0 to 1 with a soft edge, where `height` passes 0."""
+    """Return a step from 0 to 1 with a soft edge, where `height` passes 0."""
     return (0.5 + 0.5 * np.tanh(2.0 * height)).astype(np.float32)

@@ -12,27 +12,29 @@ DEFAULT = DemoConfig()
 
 
 def demo_videos(
-    out: Path = typer.Argument(help="The folder to write; a new one, or one that this command began."),
-    classes: int = typer.Option(DEFAULT.num_classes, help="How many classes, at most 12."),
+    out: Path = typer.Argument(help="Folder to write, new or to resume."),
+    classes: int = typer.Option(DEFAULT.num_classes, help="Number of classes, at most 12."),
     groups: int = typer.Option(
-        DEFAULT.num_groups, help="Groups a class, each with its own look; 7 of 25 are for testing."
+        DEFAULT.num_groups, help="Groups per class, each with its own appearance; 7 of 25 are for testing."
     ),
-    clips_per_group: int = typer.Option(DEFAULT.clips_per_group, help="Clips that share a look."),
-    frames: int = typer.Option(DEFAULT.num_frames, help="Frames a clip."),
+    clips_per_group: int = typer.Option(DEFAULT.clips_per_group, help="Clips per group."),
+    frames: int = typer.Option(DEFAULT.num_frames, help="Frames per clip."),
     size: str = typer.Option(f"{DEFAULT.width}x{DEFAULT.height}", help="WIDTHxHEIGHT of the frames, both even."),
-    fps: int = typer.Option(DEFAULT.fps, help="Frames a second; the motions keep their speed in seconds."),
+    fps: int = typer.Option(DEFAULT.fps, help="Frames per second; motions keep their speed in seconds."),
     seed: int = typer.Option(DEFAULT.seed, help="The same seed and options give the same bytes."),
-    difficulty: str = typer.Option("medium", help="easy, medium, hard, or a number from 0 to 1: how much misleads."),
-    workers: int = typer.Option(min(2, os.cpu_count() or 1), help="Processes; they don't change the result."),
+    difficulty: str = typer.Option(
+        "medium", help="easy, medium, hard, or a number from 0 to 1: strength of misleading cues."
+    ),
+    workers: int = typer.Option(min(2, os.cpu_count() or 1), help="Worker processes; they don't change the result."),
 ) -> None:
     """Generate a small action data set in UCF-101's layout, to try everything without a download.
 
     A class is a motion of a kind of object: a ball that bounces, a wheel that rolls, two boxes that meet. The
-    group's look (colors, light, clutter) misleads RGB; the clip's camera, speed and moving patches
-    mislead flow. Test groups have looks that training never saw.
+    group's appearance (colors, light, clutter) misleads RGB; the clip's camera, speed and moving patches mislead flow.
+    Test groups have appearances that are not in the training subset.
 
-    Writes OUT/<Class>/v_<Class>_gNN_cMM.avi and OUT/splits with the official lists. Interrupted? The same
-    command continues. Next: covid-cmsf preprocess OUT --out CLIPS --layout ucf101 --splits OUT/splits
+    Writes OUT/<Class>/v_<Class>_gNN_cMM.avi and OUT/splits with lists in UCF-101's format. Run the same command to
+    resume after an interruption. Next: covid-cmsf preprocess OUT --out CLIPS --layout ucf101 --splits OUT/splits
     """
     width, height = parse_frame_size(size)
     config = DemoConfig(
@@ -52,7 +54,7 @@ def demo_videos(
     if num_written:
         typer.echo(f"{num_written} of {config.num_clips} videos written to {out} in {seconds:.0f} s")
     else:
-        typer.echo(f"{out} already holds all {config.num_clips} videos with these settings; nothing to do")
+        typer.echo(f"{out} already has all {config.num_clips} videos with these settings; nothing to do")
 
 
 def _generate_with_progress(out: Path, config: DemoConfig, workers: int) -> int:

@@ -1,8 +1,11 @@
-"""Names: the classes in the order of their labels, and where a clip's file stands (as in UCF-101)."""
+"""Configuration of a demo set: classes, names of files (as in UCF-101), and settings.
+
+The same settings give the same bytes; the number of workers is not one of them.
+"""
 
 from dataclasses import dataclass
 
-# Alphabetical, as UCF-101 numbers its classes. `motions.py` says what each of them does.
+# In the order of their labels: alphabetical, as in UCF-101. `motions.py` defines what each of them does.
 CLASS_NAMES = (
     "Bounce",
     "FigureEight",
@@ -17,11 +20,12 @@ CLASS_NAMES = (
     "Spin",
     "Spiral",
 )
+DIFFICULTIES = {"easy": 0.25, "medium": 0.5, "hard": 0.8}
 
 
 @dataclass(frozen=True)
 class ClipName:
-    """One video of the set; `group` and `clip` count from 1."""
+    """One video of the set; `group` and `clip` start at 1."""
 
     class_name: str
     group: int
@@ -29,18 +33,13 @@ class ClipName:
 
     @property
     def path(self) -> str:
-        """The file under the set's folder, as the split lists write it."""
+        """Path relative to the set's folder, as in the split lists."""
         return f"{self.class_name}/v_{self.class_name}_g{self.group:02d}_c{self.clip:02d}.avi"
-
-
-# What a demo set is made of. The same settings give the same bytes; workers are not among them.
-
-DIFFICULTIES = {"easy": 0.25, "medium": 0.5, "hard": 0.8}
 
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """Counts, frame size in pixels, and `difficulty` from 0 (nothing misleads) to 1 (nearly all does)."""
+    """Counts, frame size in pixels, and `difficulty` from 0 (no misleading cues) to 1 (the strongest)."""
 
     num_classes: int = len(CLASS_NAMES)
     num_groups: int = 12
@@ -67,22 +66,22 @@ class DemoConfig:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The first `num_classes` of the table, in the order of their labels."""
+        """The first `num_classes` of `CLASS_NAMES`, in the order of their labels."""
         return CLASS_NAMES[: self.num_classes]
 
     @property
     def num_test_groups(self) -> int:
-        """How many groups, from g01 on, are for testing: 7 of 25 as in UCF-101, and at least one."""
+        """Number of groups, from g01 on, in the test subset: 7 of 25 as in UCF-101, at least one."""
         return max(1, round(self.num_groups * 7 / 25))
 
     @property
     def num_clips(self) -> int:
-        """Videos in the whole set."""
+        """Number of videos in the set."""
         return self.num_classes * self.num_groups * self.clips_per_group
 
 
 def parse_frame_size(text: str) -> tuple[int, int]:
-    """Reads "112x84" as (width, height)."""
+    """Parse "112x84" as (width, height)."""
     width, cross, height = text.lower().partition("x")
     if not (cross and width.isdecimal() and height.isdecimal()):
         raise ValueError(f"size {text!r} is not WIDTHxHEIGHT, for example 112x84")
@@ -90,7 +89,7 @@ def parse_frame_size(text: str) -> tuple[int, int]:
 
 
 def parse_difficulty(text: str) -> float:
-    """Reads easy, medium, hard, or a number from 0 to 1."""
+    """Parse easy, medium, hard, or a number from 0 to 1."""
     if text in DIFFICULTIES:
         return DIFFICULTIES[text]
     try:

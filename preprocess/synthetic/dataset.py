@@ -1,4 +1,7 @@
-"""The folder of a demo set: what belongs in it, what is missing, and whether we may write into it."""
+"""Write a demo set: its folder and split lists, one clip from its name, many clips in worker processes.
+
+Shapes: T frames, H x W pixels.
+"""
 
 import io
 import json
@@ -18,6 +21,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from covid_cmsf.config import config_differences
 from covid_cmsf.files import atomic_path
 from preprocess.synthetic.appearance import CLASS_BACKGROUNDS, sample_appearance
 from preprocess.synthetic.config import ClipName, DemoConfig
@@ -26,13 +30,15 @@ from preprocess.synthetic.render import render
 from preprocess.synthetic.trajectory import sample_trajectory
 
 CONFIG_FILE = "demo.json"  # the settings, written before the first video
-FORMAT_VERSION = 1  # raise it when the same settings begin to give other bytes
+FORMAT_VERSION = 1  # increase it when the same settings give other bytes than before
 SPLITS_FOLDER = "splits"
-TEMPORARY_PATTERN = ".*.tmp"  # what `covid_cmsf.files` calls a file before it is whole
+TEMPORARY_PATTERN = ".*.tmp"  # temporary names of `covid_cmsf.files`
+QUANTIZER = 3  # of 1 (best) to 31: no visible blocks
+LAMBDA = 118  # FFmpeg's FF_QP2LAMBDA: its unit of `global_quality`
 
 
 def clip_names(config: DemoConfig) -> list[ClipName]:
-    """Every clip of the set, by class, group and clip."""
+    """Return all clips of the set, ordered by class, group and clip."""
     return [
         ClipName(class_name, group, clip)
         for class_name in config.class_names
@@ -42,12 +48,12 @@ def clip_names(config: DemoConfig) -> list[ClipName]:
 
 
 def missing_clips(out: Path, config: DemoConfig) -> list[ClipName]:
-    """The clips that have no file yet; a file that is there is whole."""
+    """Return the clips without a file (files are written atomically, so an existing one is complete)."""
     return [name for name in clip_names(config) if not (out / name.path).exists()]
 
 
 def prepare_folder(out: Path, config: DemoConfig) -> None:
-    """Makes the folder and marks it with the settings, or makes sure that it was made with the same ones."""
+    """Create the folder with its settings file, or check that it was created with the same settings."""
     wanted = {"format": FORMAT_VERSION, **asdict(config)}
     marker = out / CONFIG_FILE
     if out.exists() and not out.is_dir():
@@ -61,7 +67,7 @@ def prepare_folder(out: Path, config: DemoConfig) -> None:
 
 
 def write_splits(out: Path, config: DemoConfig) -> None:
-    """Writes the class index and split 1 as UCF-101's official lists: the first groups are for testing."""
+    """Write the class index and split 1 in the format of UCF-101's lists: the first groups are for testing."""
     labels = {name: label for label, name in enumerate(config.class_names, start=1)}
     names = clip_names(config)
     train = [name for name in names if name.group > config.num_test_groups]
@@ -73,23 +79,22 @@ def write_splits(out: Path, config: DemoConfig) -> None:
 
 
 def remove_temporary_files(out: Path) -> None:
-    """Removes what a killed run had begun to write."""
+    """Remove the unfinished files of a killed run."""
     for path in out.rglob(TEMPORARY_PATTERN):
         path.unlink(missing_ok=True)
 
 
 def _check_same_config(out: Path, existing: dict[str, Any], wanted: dict[str, Any]) -> None:
-    changed_keys = [name for name in wanted if existing.get(name) != wanted[name]]
-    if changed_keys:
-        changes = ", ".join(f"{name} {existing.get(name)} there and {wanted[name]} asked for" for name in changed_keys)
-        raise FileExistsError(f"{out} holds a demo set with other settings ({changes}); choose another folder")
-
-
-# One clip of the set, from its name alone: neither other clips nor the number of workers change it.
+    if changed := config_differences(existing, wanted):
+        changes = ", ".join(f"{name} is {there} there, {now} now" for name, (there, now) in changed.items())
+        raise FileExistsError(f"{out} has a demo set with other settings ({changes}); choose another folder")
 
 
 def render_clip(name: ClipName, config: DemoConfig) -> NDArray[np.uint8]:
-    """RGB frames (T, H, W, 3): the look is drawn by group, the shot by clip."""
+    """Render RGB frames (T, H, W, 3) from the clip's name and the settings alone.
+
+    The appearance is seeded per group, the trajectory per clip.
+    """
     motion = MOTIONS[name.class_name]
     group_seed = [config.seed, crc32(name.class_name.encode()), name.group]
     appearance = sample_appearance(
@@ -111,15 +116,12 @@ def render_clip(name: ClipName, config: DemoConfig) -> NDArray[np.uint8]:
 
 
 def write_clip(out: Path, name: ClipName, config: DemoConfig) -> None:
-    """Draws a clip and writes its video file under the folder `out`."""
+    """Render a clip and write its video file below the folder `out`."""
     write_bytes(out / name.path, encode(render_clip(name, config), config.fps))
 
 
-# Clips in worker processes: one thread each, deaf to Ctrl-C (the parent decides), gone when the parent is.
-
-
 def write_clips(out: Path, names: list[ClipName], config: DemoConfig, workers: int) -> Generator[ClipName, None, None]:
-    """Writes the clips, here or in worker processes, and yields each one when it is there."""
+    """Write the clips, in this process or in workers; yield each one when its file exists."""
     if workers == 1 or len(names) < 2:
         for name in names:
             write_clip(out, name, config)
@@ -137,7 +139,7 @@ def write_clips(out: Path, names: list[ClipName], config: DemoConfig, workers: i
 
 
 def init_worker() -> None:
-    """Runs first in every worker process."""
+    """Set up a worker process: one thread, ignore Ctrl-C (the parent handles it), exit with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     cv2.setNumThreads(1)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
@@ -150,16 +152,8 @@ def _exit_with_parent() -> None:
     os._exit(1)
 
 
-# Files of a demo set: encoded videos and the official lists. A file has its name only when it is whole.
-#
-# # T frames, H W pixels
-
-QUANTIZER = 3  # of 1 (best) to 31: the eye sees no blocks
-LAMBDA = 118  # FFmpeg's FF_QP2LAMBDA: its unit of `global_quality`
-
-
 def encode(frames: NDArray[np.uint8], fps: int) -> bytes:
-    """An AVI file with RGB frames (T, H, W, 3) as MPEG-4 part 2, as XviD writes it; deterministic."""
+    """Encode RGB frames (T, H, W, 3) as an AVI file with MPEG-4 part 2 (XVID), deterministically."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="avi", options={"fflags": "+bitexact"}) as container:
         stream = container.add_stream("mpeg4", rate=fps)
@@ -179,12 +173,12 @@ def encode(frames: NDArray[np.uint8], fps: int) -> bytes:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file, and the folders above it where they are missing."""
+    """Write a file atomically; create missing parent folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
 
 
 def write_lines(path: Path, lines: list[str]) -> None:
-    """Writes a list with CRLF at the end of every line, as UCF-101's lists have it."""
+    """Write lines that end with CRLF, as in UCF-101's lists."""
     write_bytes(path, "".join(f"{line}\r\n" for line in lines).encode("ascii"))

@@ -1,10 +1,9 @@
-"""How a clip is shot: what is drawn anew for each clip and what misleads flow.
+"""The motion in a clip: what is drawn per clip, and what misleads flow.
 
-# B bodies, D distractors, T frames
-
-Camera motion, speed and moving distractors say nothing about the class. A camera that moves much is all that a network
-without labels learns from flow, so its motion grows with the square of the difficulty. Distractors wear the ground's
-own texture, so RGB hardly sees them; some clips have none, others several.
+Camera motion, speed and moving distractors are independent of the class. Without labels, a network learns little else
+from flow if the camera moves much, so camera motion grows with the square of the difficulty. Distractors have the
+ground's texture, so they are hardly visible in RGB; some clips have none, others several.
+Shapes: B bodies, D distractors, T frames.
 """
 
 from dataclasses import dataclass
@@ -21,8 +20,10 @@ MAX_DISTRACTORS = 4
 
 @dataclass(frozen=True)
 class Trajectory:
-    """`bodies` (B, T, 4) and `distractors` (D, T, 4) as poses in the world; `camera` (T, 2, 3), world to
-    frame, in half frame heights; `patches` (D, 2), from 0 to 1: where the distractors' texture is cut.
+    """Everything that moves in a clip, in half frame heights.
+
+    `bodies` (B, T, 4) and `distractors` (D, T, 4) are poses in the world, `camera` (T, 2, 3) affine maps from the
+    world to the frame, `patches` (D, 2) from 0 to 1 the positions of the distractors' texture on the ground.
     """
 
     bodies: Array
@@ -34,7 +35,7 @@ class Trajectory:
 def sample_trajectory(
     rng: np.random.Generator, motion: Motion, *, num_frames: int, fps: int, difficulty: float
 ) -> Trajectory:
-    """Draws one clip of a class."""
+    """Draw the trajectory of one clip of a class."""
     seconds = np.arange(num_frames) / fps
     num_distractors = int(rng.binomial(MAX_DISTRACTORS, difficulty))
     return Trajectory(
@@ -46,7 +47,7 @@ def sample_trajectory(
 
 
 def sample_bodies(rng: np.random.Generator, motion: Motion, seconds: Array, difficulty: float) -> Array:
-    """The class's motion at a speed, start, place, reach and side of the clip's own, (B, T, 4)."""
+    """Draw poses (B, T, 4): the class's motion with random speed, phase, amplitude, rotation, flip and offset."""
     speed = 2.0 ** (rng.uniform(-1, 1) * (0.2 + 0.8 * difficulty))
     poses = motion.poses(rng.random() + speed * motion.cycles_per_second * seconds)
     poses[..., :2] *= 1.0 - rng.uniform(0.0, 0.5) * difficulty
@@ -58,19 +59,19 @@ def sample_bodies(rng: np.random.Generator, motion: Motion, seconds: Array, diff
 
 
 def rotate_poses(poses: Array, angle: float) -> Array:
-    """The same poses, path and body together, turned about the origin."""
+    """Rotate poses (path and body together) about the origin by `angle` radians."""
     x, y, scale, own_angle = np.moveaxis(poses, -1, 0)
     cos, sin = np.cos(angle), np.sin(angle)
     return np.stack([cos * x - sin * y, sin * x + cos * y, scale, own_angle + angle], axis=-1)
 
 
 def mirror_poses(poses: Array) -> Array:
-    """The same poses with left and right exchanged."""
+    """Flip poses horizontally."""
     return poses * (-1.0, 1.0, 1.0, -1.0)
 
 
 def sample_distractors(rng: np.random.Generator, num_distractors: int, seconds: Array) -> Array:
-    """Patches that drift and sway, each in its own way, (D, T, 4)."""
+    """Draw poses (D, T, 4) of patches, each with its own drift, oscillation and rotation."""
     poses = np.zeros((num_distractors, len(seconds), 4))
     centered_seconds = seconds - seconds.mean()
     for pose in poses:
@@ -85,7 +86,7 @@ def sample_distractors(rng: np.random.Generator, num_distractors: int, seconds: 
 
 
 def sample_camera(rng: np.random.Generator, seconds: Array, strength: float) -> Array:
-    """Pan, sway, shake, zoom and roll as affine matrices (T, 2, 3) from the world to the frame."""
+    """Draw a camera's pan, oscillation, jitter, zoom and roll as affine maps (T, 2, 3) from the world to the frame."""
     centered_seconds = seconds - seconds.mean()
     drift = rng.normal(0.0, 0.3, size=2) * strength
     pan = centered_seconds[:, None] * drift
@@ -101,6 +102,6 @@ def sample_camera(rng: np.random.Generator, seconds: Array, strength: float) -> 
 
 
 def sample_oscillation(rng: np.random.Generator, seconds: Array, max_amplitude: float) -> Array:
-    """A slow swing (T,) of random amplitude up to `max_amplitude`, about 0."""
+    """Draw a slow sine (T,) around 0 with random frequency, phase and amplitude up to `max_amplitude`."""
     frequency, start, amplitude = rng.uniform(0.3, 1.5), rng.random(), rng.uniform(0.0, max_amplitude)
     return amplitude * np.sin(2 * np.pi * (frequency * seconds + start))

@@ -24,7 +24,7 @@ def test_flow_that_is_not_finite_is_refused() -> None:
         encode_flow(np.array([np.nan], np.float32), 20)
 
 
-def test_flow_is_stored_with_x_above_y() -> None:
+def test_x_is_above_y() -> None:
     quantized = np.arange(2 * 2 * 3 * 4, dtype=np.uint8).reshape(2, 2, 3, 4)
     frames = stack_components(quantized)
     assert frames.shape == (2, 6, 4)

@@ -57,7 +57,7 @@ def test_damaged_idx_files_are_named(tmp_path: Path) -> None:
     root = make_idx_folder(tmp_path / "idx", suffix="")
     path = root / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(ValueError, match="train-images.*cut short"):
+    with pytest.raises(ValueError, match="train-images.*truncated"):
         open_clips(root)
     path.write_bytes(b"GIF89a")
     with pytest.raises(ValueError, match="not an IDX file"):
@@ -86,9 +86,9 @@ def test_missing_sets_say_where_they_were_sought(tmp_path: Path) -> None:
         open_clips(f"torchvision:CIFAR10?root={tmp_path}")
     with pytest.raises(FileNotFoundError, match="DTD"):
         open_clips(f"torchvision:DTD?root={tmp_path}")
-    with pytest.raises(ValueError, match="no image set 'CIFAR11'; for example CIFAR10"):
+    with pytest.raises(ValueError, match="no image data set 'CIFAR11'; for example CIFAR10"):
         open_clips(f"torchvision:CIFAR11?root={tmp_path}")
-    with pytest.raises(ValueError, match=r"say where its files are"):
+    with pytest.raises(ValueError, match=r"root is missing"):
         open_clips("torchvision:CIFAR10")
     with pytest.raises(FileNotFoundError, match="no images at"):
         open_clips(f"{tmp_path}/nowhere?per_class=3")
@@ -97,17 +97,17 @@ def test_missing_sets_say_where_they_were_sought(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("/x?clases=a", "unknown option 'clases'; there are classes, per_class"),
+        ("/x?clases=a", "unknown option 'clases'; choose from classes, per_class"),
         ("/x?root=a", "unknown option 'root'"),
-        ("torchvision:X?rot=a", "there are root, download"),
+        ("torchvision:X?rot=a", "choose from root, download"),
     ],
 )
-def test_typos_in_addresses_are_errors(uri: str, message: str) -> None:
+def test_typos_in_uris_are_errors(uri: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_uri(uri)
 
 
-def test_bad_values_in_addresses_are_errors(tmp_path: Path) -> None:
+def test_bad_values_in_uris_are_errors(tmp_path: Path) -> None:
     root = make_idx_folder(tmp_path / "idx")
     with pytest.raises(ValueError, match="per_class = 'many'"):
         open_clips(f"{root}?per_class=many")
@@ -129,7 +129,7 @@ def test_classes_and_counts_can_be_chosen(tmp_path: Path) -> None:
     assert len(images.select("1", "train")) == 4 and len(images.select("1", "test")) == 6
     with pytest.raises(FileNotFoundError, match="cmc100, official100"):
         open_clips(f"{root}?classes=cmc10")
-    with pytest.raises(ValueError, match="100 classes that are not there"):
+    with pytest.raises(ValueError, match="100 classes that the set does not have"):
         open_clips(f"{root}?classes=cmc100")
 
 
@@ -139,7 +139,7 @@ def test_official100_is_numpys_permutation_of_seed_1234_and_cmc100_has_a_hundred
     picked = resolve_class_list("official100", there)
     numbers = np.random.RandomState(1234).permutation(1000)[:100]
     assert picked == sorted(there[i] for i in numbers) and len(set(picked)) == 100
-    with pytest.raises(ValueError, match="1000 classes; here are 3"):
+    with pytest.raises(ValueError, match="1000 classes; this set has 3"):
         resolve_class_list("official100", ["a", "b", "c"])
 
 

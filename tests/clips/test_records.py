@@ -60,10 +60,10 @@ def test_splits_and_failures_come_back_equal(tmp_path: Path) -> None:
         (lambda text: text.replace("num_flow", "flows"), "columns are"),
         (lambda text: text.replace(",320,", ",wide,"), "row 2"),
         (lambda text: text.rsplit(",", 1)[0] + "\n", "row 2"),
-        (lambda text: text + text.splitlines()[1] + "\n", "stands twice"),
+        (lambda text: text + text.splitlines()[1] + "\n", "two rows have video_id"),
     ],
 )
-def test_damaged_tables_are_refused_with_the_place(tmp_path: Path, damage, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_damaged_tables_are_refused_with_the_row(tmp_path: Path, damage, message: str) -> None:  # type: ignore[no-untyped-def]
     write_manifest(tmp_path / "m.csv", [RECORD])
     (tmp_path / "m.csv").write_text(damage((tmp_path / "m.csv").read_text()))
     with pytest.raises(ValueError, match=message):

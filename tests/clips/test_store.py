@@ -46,9 +46,9 @@ def test_a_moving_square_moves_to_the_right_in_the_flow(store: ClipStore) -> Non
 
 def test_splits_select_records(store: ClipStore) -> None:
     assert len(store.select("1", "test")) == 6
-    with pytest.raises(ValueError, match="no video is in subset 'train' of split '1'; subsets are test"):
+    with pytest.raises(ValueError, match="no video in subset 'train' of split '1'; it has: test"):
         store.select("1", "train")
-    with pytest.raises(ValueError, match="no split '9'; there are 1, 2, 3"):
+    with pytest.raises(ValueError, match="no split '9'; these clips have splits: 1, 2, 3"):
         store.select("9", "train")
 
 
@@ -58,18 +58,18 @@ def test_a_store_can_be_sent_to_another_process(store: ClipStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("modality", "numbers", "message"),
+    ("modality", "frame_indices", "message"),
     [
         ("rgb", [20], "rgb frames 0 to 19; asked for 20"),
         ("flow", [19], "flow frames 0 to 18; asked for 19"),
         ("rgb", [-1], "asked for -1"),
-        ("rgb", [], "no frame numbers"),
+        ("rgb", [], "frame_indices is empty"),
         ("depth", [0], "no modality 'depth'"),
     ],
 )
-def test_wrong_requests_are_explained(store: ClipStore, modality: str, numbers: list[int], message: str) -> None:
+def test_wrong_requests_are_explained(store: ClipStore, modality: str, frame_indices: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        store.read(store.records[0], modality, numbers)
+        store.read(store.records[0], modality, frame_indices)
 
 
 def test_wrong_folders_are_explained(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_wrong_folders_are_explained(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="damaged"):
         ClipStore.open(tmp_path)
     (tmp_path / "store.json").write_text('{"format": 7}')
-    with pytest.raises(ValueError, match="format 7 is not the format 1"):
+    with pytest.raises(ValueError, match="unknown format 7; this version reads format 1"):
         ClipStore.open(tmp_path)
 
 
@@ -147,11 +147,11 @@ def test_lmdbs_of_both_msgpack_generations_read_back_equal(store: ClipStore, tmp
     again = pickle.loads(pickle.dumps(clips))
     for record in clips.records:
         rgb, flow = again.read_raw(record, "rgb", [7, 0]), again.read_raw(record, "flow", [4, 18])
-        for place, number in enumerate([7, 0]):
-            assert torch.equal(rgb[place], decoded(jpegs["rgb"][record.video_id][number]))
-        for place, number in enumerate([4, 18]):
+        for position, number in enumerate([7, 0]):
+            assert torch.equal(rgb[position], decoded(jpegs["rgb"][record.video_id][number]))
+        for position, number in enumerate([4, 18]):
             _, y, x = decoded(jpegs["flow"][record.video_id][number])
-            assert torch.equal(flow[place], torch.stack([x, y])), "blue is x, green is y, to the bit"
+            assert torch.equal(flow[position], torch.stack([x, y])), "blue is x, green is y, to the bit"
 
 
 def test_a_damaged_lmdb_is_explained(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_damaged_lmdb_is_explained(tmp_path: Path) -> None:
         open_clips(tmp_path / "x.lmdb")
     with lmdb.open(str(tmp_path / "y.lmdb"), subdir=False) as environment, environment.begin(write=True) as file:
         file.put(b"a", b"b")
-    with pytest.raises(ValueError, match="misses an entry"):
+    with pytest.raises(ValueError, match="lacks an entry"):
         open_clips(tmp_path / "y.lmdb")
 
 

@@ -123,11 +123,11 @@ def test_a_truncated_video_keeps_what_can_be_read(tmp_path: Path, flow: FlowBack
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2])
     metadata, _ = convert_video(path, flow, modalities=("rgb",), flow=None)
-    assert 1 < metadata.num_frames < 40 and metadata.stated_frames == 40
+    assert 1 < metadata.num_frames < 40 and metadata.header_frames == 40
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_bit_flipped_video_ends_as_done_or_set_aside(tmp_path: Path, flow: FlowBackend, seed: int) -> None:
+def test_a_bit_flipped_video_is_converted_or_skipped(tmp_path: Path, flow: FlowBackend, seed: int) -> None:
     path = write_video(tmp_path / "a.mp4", moving_square(40), codec="libx264")
     data = bytearray(path.read_bytes())
     for position in np.random.default_rng(seed).integers(48, len(data), 60):

@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from preprocess.flow import BACKENDS, FlowBackend, FlowParameters, choose_backend, make_flow, to_gray
+from preprocess.flow import (
+    BACKENDS,
+    FlowBackend,
+    FlowParameters,
+    backend_version,
+    choose_backend,
+    make_flow,
+    to_gray,
+)
 from preprocess.flow.base import level_sizes
 from tests.preprocess.test_flow_numba import texture
 
@@ -218,11 +226,23 @@ def test_unknown_backend_lists_the_choices() -> None:
         make_flow("numba", device="cuda")
 
 
-def test_versions_name_what_decides_the_numbers() -> None:
-    versions = {name: make_flow(name).version for name in BACKENDS}
-    assert versions["opencv"] == f"opencv {cv2.__version__}"
-    assert versions["numba"].startswith("numba ")
-    assert versions["torch"].startswith("torch ")
+def test_versions_name_the_software_that_determines_the_values() -> None:
+    import numba
+    import torch
+
+    opencv = f"opencv {cv2.__version__}"
+    assert {name: backend_version(name) for name in BACKENDS} == {
+        "numba": f"numba {numba.__version__} / {opencv}",
+        "numba-fast": f"numba {numba.__version__} / {opencv}",
+        "torch": f"torch {torch.__version__} / {opencv}",
+        "opencv": opencv,
+    }
+
+
+def test_an_opencv_without_optflow_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(cv2, "optflow")
+    with pytest.raises(ValueError, match="install opencv-contrib-python-headless"):
+        choose_backend("opencv")
 
 
 @pytest.mark.parametrize(

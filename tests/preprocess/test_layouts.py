@@ -147,7 +147,7 @@ def test_wrong_use_is_explained(tmp_path: Path) -> None:
         scan_collection("ucf", root)
     with pytest.raises(ValueError, match="no class folder; use the layout `flat`"):
         scan_collection("folder", root)
-    with pytest.raises(ValueError, match="not the layout ucf101"):
+    with pytest.raises(ValueError, match="as the layout ucf101 needs"):
         scan_collection("ucf101", root)
     for layout in ("hmdb51", "kinetics"):
         with pytest.raises(ValueError, match="needs --splits"):

@@ -123,7 +123,7 @@ def test_bad_videos_are_set_aside_and_can_be_tried_again(tmp_path: Path) -> None
     assert check_store(ClipStore.open(out)) == []
     write_video(videos / "a" / "empty.avi", moving_square(6))
     assert "single" in preprocess(videos, out, layout="folder").stderr
-    assert len(read_failures(out / "failures.csv")) == 3, "set aside stays so until --retry-failed"
+    assert len(read_failures(out / "failures.csv")) == 3, "skipped videos stay so until --retry-failed"
     assert preprocess(videos, out, "--retry-failed", layout="folder").returncode == exit_codes.SKIPPED_ITEMS
     assert len(read_failures(out / "failures.csv")) == 2
 
@@ -274,7 +274,7 @@ def test_wrong_use_is_one_line_and_exit_code_2(
 def test_a_foreign_folder_is_not_written_into(videos: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     result = preprocess(videos, tmp_path)
-    assert result.returncode == exit_codes.USAGE_ERROR and "no clip store" in " ".join(result.stderr.split())
+    assert result.returncode == exit_codes.USAGE_ERROR and "not a clip store" in " ".join(result.stderr.split())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 

@@ -117,7 +117,7 @@ def test_an_interrupted_set_is_continued(small_set: Path, tmp_path: Path, monkey
 
 
 def test_a_set_with_other_settings_is_refused(small_set: Path) -> None:
-    with pytest.raises(FileExistsError, match="seed 0 there and 7 asked for"):
+    with pytest.raises(FileExistsError, match="seed is 0 there, 7 now"):
         generate(small_set, DemoConfig(**{**vars(SMALL), "seed": 7}))
 
 

@@ -23,7 +23,7 @@ def wait_for_end(pool: WorkerPool) -> WorkerMessage:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced_and_its_video_set_aside(tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_and_its_video_skipped(tmp_path: Path) -> None:
     video = write_video(tmp_path / "a.avi", moving_square(400))
     pool = WorkerPool([WorkerConfig(INFO, "av")], time_limit=60)
     job = Job("a", video, {"rgb": tmp_path / "rgb.mp4"})

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from covid_cmsf.cli.app import app
 from covid_cmsf.training.run import run_training
-from covid_cmsf.training.run_dir import diff_config, lock_dir
+from covid_cmsf.training.run_dir import lock_dir
 from tests.training.command import Command, write_config_file
 from tests.training.factories import TIMES, differing, make_config, stop_at
 
@@ -31,17 +31,6 @@ def train(*args: str | Path) -> Result:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_differences_name_keys_and_values() -> None:
-    old = {"a": 1, "b": {"c": 2, "d": [1, 2]}, "gone": None, "e": {"f": 1}}
-    new = {"a": 1, "b": {"c": 3, "d": [1, 2, 3]}, "new": "x", "e": None}
-    assert diff_config(old, new) == [
-        "b.c: 2 -> 3",
-        "b.d: [1, 2] -> [1, 2, 3]",
-        "e: {'f': 1} -> None",
-        "new: None -> 'x'",
-    ]
 
 
 def test_changed_settings_are_refused_with_a_readable_difference(stopped: Path, clips: Path) -> None:

@@ -255,17 +255,17 @@ def test_flow_that_is_shorter_than_rgb_limits_the_frames() -> None:
     numbers = [((view[1] * 0.224 + 0.456) * 255).amin(dim=(1, 2)).round() % 100 for view in rgb]
     assert max(int(one.max()) for one in numbers) == 4
     clips.modalities = ("rgb",)
-    with pytest.raises(ValueError, match="these clips have rgb; there is nothing to read flow from"):
+    with pytest.raises(ValueError, match="these clips have rgb; modality .flow. can.t be read"):
         dataset(clips)
 
 
 def test_settings_are_checked() -> None:
     for changes, message in (
         ({"modalities": ["rgb", "depth"]}, "unknown modality 'depth'"),
-        ({"modalities": ["rgb", "rgb"]}, "stands twice"),
+        ({"modalities": ["rgb", "rgb"]}, "listed twice"),
         ({"pairing": "x"}, "unknown pairing"),
         ({"pad_mode": "mirror"}, "pad"),
-        ({"crop": [0.9, 0.5]}, "crop is .* must rise"),
+        ({"crop": [0.9, 0.5]}, "crop is .* must be"),
     ):
         with pytest.raises(ValueError, match=message):
             ViewConfig.model_validate(changes)

@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from covid_cmsf.clips.decoders import open_video
-from preprocess.flow import BACKENDS, FlowBackend, make_flow, to_gray
+from preprocess.flow import BACKENDS, FlowBackend, backend_version, make_flow, to_gray
 from tools.benchmarks.measure import print_results
 
 REFERENCE = "opencv"
@@ -88,8 +88,8 @@ def _summary(
     height, width = frames[0].shape[1:]
     results: dict[str, Any] = {"frame_size": f"{width}x{height}", "pairs": len(frames), "threads": threads}
     wall, cpu = ({name: sum(run[i] for run in runs[name]) for name in flows} for i in range(2))
-    for name, flow in flows.items():
-        results[f"{name}_version"] = flow.version
+    for name in flows:
+        results[f"{name}_version"] = backend_version(name)
         results[f"{name}_ms_a_pair"] = 1000 * wall[name] / len(frames)
         results[f"{name}_cpu_ms_a_pair"] = 1000 * cpu[name] / len(frames)
     for name in flows:

@@ -1,11 +1,10 @@
-"""CoCLR's published LMDB files as clips: one value a video, a msgpack list of JPEG frames.
+"""Read CoCLR's published LMDB files: one value per video, a msgpack list of JPEG frames.
 
-The RGB file is `..._frame.lmdb`, flow is `..._tvl1_frame.lmdb` beside it. A flow picture, read as RGB, is
+The RGB file is `..._frame.lmdb`, the flow file `..._tvl1_frame.lmdb` in the same folder. A flow image, read as RGB, is
 (128, y, x): blue holds x, green holds y, red is constant. Files written by msgpack 0.6 (raw bytes) and by 1.0 and
 later (text for names) are both read.
+Shapes: T frames, H x W pixels.
 """
-
-# T frames, H W pixels
 
 import os
 from collections.abc import Mapping, Sequence
@@ -25,14 +24,14 @@ FLOW_BOUND = 20.0
 
 
 def is_lmdb(path: Path) -> bool:
-    """Whether this looks like an LMDB: a file with that ending, or a folder with a data.mdb."""
+    """Return whether `path` looks like an LMDB: a file `*.lmdb`, or a folder with a data.mdb."""
     return (path.is_file() and path.suffix == ".lmdb") or (path / "data.mdb").is_file()
 
 
 class CoclrLmdb(Clips):
-    """Clips in CoCLR's files. They hold no splits; pass {name: {video_id: subset}} if you have them.
+    """Clips in CoCLR's files. The files hold no splits; pass {name: {video_id: subset}} if you have them.
 
-    It holds no open file, so it can be sent to worker processes; each process opens a file once.
+    The object has no open file, so it can be sent to worker processes; each process opens a file once.
     """
 
     def __init__(self, paths: dict[str, Path], splits: Mapping[str, Mapping[str, str]] | None = None) -> None:
@@ -47,14 +46,14 @@ class CoclrLmdb(Clips):
     def open(
         cls, rgb: Path, flow: Path | None = None, *, splits: Mapping[str, Mapping[str, str]] | None = None
     ) -> "CoclrLmdb":
-        """Opens the RGB file and its flow file, by default the `*_tvl1_frame.lmdb` beside it where there is one."""
+        """Open the RGB file and its flow file, by default `*_tvl1_frame.lmdb` in the same folder if it exists."""
         flow_path = rgb.with_name(rgb.name.replace("_frame", "_tvl1_frame"))
         if flow is None and flow_path != rgb and flow_path.exists():
             flow = flow_path
         return cls({"rgb": rgb, **({"flow": flow} if flow is not None else {})}, splits)
 
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """uint8: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
+        """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
         check_request(record, modality, frame_indices, self.modalities)
         key = self._keys[modality][record.video_id]
         with _open_environment(self._paths[modality], os.getpid()).begin() as transaction:
@@ -68,7 +67,7 @@ class CoclrLmdb(Clips):
 
 @cache
 def _open_environment(path: Path, process: int) -> Any:
-    """The opened file: LMDB refuses to open one twice in a process, and an open one must not cross a fork."""
+    """Open an LMDB once per process: LMDB allows one handle per process, which must not be used after a fork."""
     if not path.exists():
         raise FileNotFoundError(f"no LMDB at {path}")
     try:
@@ -85,16 +84,19 @@ def _unpack(value: bytes | None, path: Path) -> Any:
     import msgpack
 
     if value is None:
-        raise ValueError(f"{path} misses an entry that its index names")
+        raise ValueError(f"{path} lacks an entry that its index lists")
     try:
-        # raw: text of either msgpack generation comes back as bytes. The buffer is local, so lists may be long.
+        # raw: text comes back as bytes, whichever msgpack wrote it
         return msgpack.unpackb(value, raw=True, strict_map_key=False)
     except (ValueError, msgpack.UnpackException) as error:
         raise ValueError(f"{path} holds a value that is not msgpack: {error}") from None
 
 
 def _read_index(path: Path) -> dict[str, tuple[bytes, int]]:
-    """{video_id: (key, number of frames)}; `__vlen__` is in the order of `__keys__`, `__order__` in that of ids."""
+    """Return {video_id: (key, number of frames)}.
+
+    `__vlen__` has the order of `__keys__`; entry i of `__order__` is the name of the video with key `%09d` of i.
+    """
     with _open_environment(path, os.getpid()).begin() as transaction:
         keys, order, lengths = (
             _unpack(transaction.get(name), path) for name in (b"__keys__", b"__order__", b"__vlen__")
@@ -105,7 +107,7 @@ def _read_index(path: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def _make_records(indexes: dict[str, dict[str, tuple[bytes, int]]]) -> list[ClipRecord]:
-    """Videos that all files have and that have frames, sorted; labels follow the sorted class names."""
+    """Return records of the videos in all files with at least one frame, sorted; labels follow sorted class names."""
     common = set.intersection(*(set(index) for index in indexes.values()))
     classes = sorted({name.split("/")[0] for name in common})
     records = []

@@ -1,4 +1,4 @@
-"""JPEG frames of other people's stores, decoded with OpenCV."""
+"""Decode JPEG frames with OpenCV."""
 
 import cv2
 import numpy as np
@@ -6,12 +6,12 @@ from numpy.typing import NDArray
 
 
 def decode_rgb(data: bytes, location: str) -> NDArray[np.uint8]:
-    """(H, W, 3) RGB."""
+    """Decode to RGB (H, W, 3); `location` names the image in errors."""
     return np.ascontiguousarray(_decode(data, cv2.IMREAD_COLOR, location)[..., ::-1])
 
 
 def decode_gray(data: bytes, location: str) -> NDArray[np.uint8]:
-    """(H, W)."""
+    """Decode to gray (H, W); `location` names the image in errors."""
     return _decode(data, cv2.IMREAD_GRAYSCALE, location)
 
 

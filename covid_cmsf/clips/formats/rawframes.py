@@ -1,9 +1,8 @@
-"""Folders of JPEG frames as clips: `<Class>/<video>/img_00001.jpg`, `flow_x_00001.jpg`, `flow_y_00001.jpg`.
+"""Read folders of JPEG frames: `<Class>/<video>/img_00001.jpg`, `flow_x_00001.jpg`, `flow_y_00001.jpg`.
 
-The layout of denseflow, mmaction and TSN ("rawframes"). Numbers start at 1 on disk and at 0 here.
+The layout of denseflow, mmaction and TSN ("rawframes"). File numbers start at 1, frame indices at 0.
+Shapes: T frames, H x W pixels.
 """
-
-# T frames, H W pixels
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,12 +19,12 @@ FIRST_FRAME = "img_00001.jpg"
 
 
 def is_rawframes(path: Path) -> bool:
-    """Whether some video folder below `path` has a first frame."""
+    """Return whether some video folder below `path` has a first frame."""
     return path.is_dir() and next(path.rglob(FIRST_FRAME), None) is not None
 
 
 class RawFrames(Clips):
-    """Clips as folders of JPEG frames; flow codes as `flow_codec` has them (denseflow's default bound is 20)."""
+    """Clips as folders of JPEG frames; flow is quantized as in `flow_codec` (denseflow's default bound is 20)."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class RawFrames(Clips):
     def open(
         cls, path: Path, *, bound: float = 20.0, splits: Mapping[str, Mapping[str, str]] | None = None
     ) -> "RawFrames":
-        """Counts the frames of every video folder below `path`."""
+        """Open every video folder below `path` and count its frames."""
         folders = sorted(first.parent for first in path.rglob(FIRST_FRAME))
         if not folders:
             raise ValueError(f"no folder below {path} has an {FIRST_FRAME}")
@@ -53,7 +52,7 @@ class RawFrames(Clips):
         return cls(path, records, bound=bound, splits=splits)
 
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """uint8: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
+        """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
         check_request(record, modality, frame_indices, self.modalities)
         folder = self.path / record.video_id
         if modality == "rgb":
@@ -66,7 +65,7 @@ class RawFrames(Clips):
 def _read_record(folder: Path, name: str, classes: list[str]) -> ClipRecord:
     num_frames, num_x, num_y = (_count_frames(folder, prefix) for prefix in ("img_", "flow_x_", "flow_y_"))
     if num_x != num_y:
-        raise ValueError(f"{folder} has {num_x} flow_x and {num_y} flow_y pictures")
+        raise ValueError(f"{folder} has {num_x} flow_x and {num_y} flow_y images; they must be as many")
     height, width = decode_rgb((folder / FIRST_FRAME).read_bytes(), str(folder / FIRST_FRAME)).shape[:2]
     class_name = name.split("/")[0] if "/" in name else ""
     label = classes.index(class_name) if class_name else -1
@@ -75,7 +74,7 @@ def _read_record(folder: Path, name: str, classes: list[str]) -> ClipRecord:
 
 
 def _count_frames(folder: Path, prefix: str) -> int:
-    """How many numbered pictures there are without a gap from 1 on; a gap is an error."""
+    """Return the number of files `<prefix>NNNNN.jpg`; ValueError if a number from 1 on is missing."""
     numbers = sorted(int(path.stem[len(prefix) :]) for path in folder.iterdir() if path.name.startswith(prefix))
     if numbers != list(range(1, len(numbers) + 1)):
         missing = next(i for i in range(1, len(numbers) + 2) if i not in set(numbers))

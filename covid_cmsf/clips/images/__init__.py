@@ -1,1 +1,1 @@
-"""Sets of images: an image is a clip of one frame, so everything that takes clips takes them too (modality `frame`)."""
+"""Image sets: an image is a clip of one frame (modality `frame`), so image sets work wherever clips do."""

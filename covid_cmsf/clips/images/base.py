@@ -1,6 +1,7 @@
-"""What all sets of images share: one frame each, subsets `train` and `test`, ids that begin with the subset."""
+"""The base class of image sets: one frame per record, subsets `train` and `test`, ids that begin with the subset.
 
-# T frames, H W pixels
+Shapes: T frames, H x W pixels.
+"""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -27,32 +28,32 @@ class Images(Clips):
         self.filter_(records)
 
     def filter_(self, records: list[ClipRecord]) -> None:
-        """Only these images are there from now on."""
+        """Keep only these records, in place; the subset is the first component of the id."""
         self.records = records
         self.splits = {SPLIT: {record.video_id: record.video_id.split("/")[0] for record in records}}
 
     @abstractmethod
     def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
-        """(H, W, 3) or, gray, (H, W); ValueError or OSError when it cannot be read."""
+        """Return the image, (H, W, 3) or gray (H, W); ValueError or OSError if it can't be read."""
 
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """uint8 (T, 3, H, W): the image, as often as frame 0 is asked for."""
+        """Return the image as uint8 (T, 3, H, W), repeated for every requested frame."""
         check_request(record, modality, frame_indices, self.modalities)
-        image = torch.tensor(self.load_image(record))  # a copy: the set's own memory may not be written to
+        image = torch.tensor(self.load_image(record))  # a copy: the caller may write to it
         frame = image.expand(3, *image.shape) if image.dim() == 2 else image.permute(2, 0, 1)
         return frame.expand(len(frame_indices), *frame.shape)
 
 
 def image_record(subset: str, name: str, *, label: int, class_name: str, size: tuple[int, int] = (0, 0)) -> ClipRecord:
-    """The record of an image; (width, height) is (0, 0) where finding out would mean to open it."""
+    """Return the record of an image; `size` is (width, height), (0, 0) if unknown without opening the file."""
     video_id = f"{subset}/{name}"
     return ClipRecord(video_id, video_id, class_name, label, 1, 0, 0.0, size[0], size[1], "")
 
 
 def standard_subset_names(names: Iterable[str]) -> dict[str, str]:
-    """Our name for each subset of a set. Where there is no `test`, what is called `val` is it (ImageNet).
+    """Map a data set's subset names to train, val and test; unknown names are left out.
 
-    `val` beside `test` stays what it is: a subset to choose settings by.
+    A set without `test` uses its `val` as the test subset (ImageNet). With both, `val` stays the validation subset.
     """
     standard = {"train": "train", "training": "train", "trainval": "train", "test": "test", "testing": "test"}
     standard |= dict.fromkeys(("val", "valid", "validation"), "val")

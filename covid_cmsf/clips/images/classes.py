@@ -1,4 +1,4 @@
-"""Which classes of a set are used: all, those of a list, or the first few images of each."""
+"""Select classes of an image set by a list, or the first few images of each class."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 
 from covid_cmsf.clips.records import ClipRecord
 
-# The ImageNet-100 of CMC (Tian et al. 2020), which most papers use: facts, in the order of its list.
+# The ImageNet-100 of CMC (Tian et al. 2020), which most papers use, in the order of its list.
 CMC100 = """
 n02869837 n01749939 n02488291 n02107142 n13037406 n02091831 n04517823 n04589890 n03062245 n01773797
 n01735189 n07831146 n07753275 n03085013 n04485082 n02105505 n01983481 n02788148 n03530642 n04435653
@@ -27,14 +27,14 @@ OFFICIAL100_SEED = 1234
 
 
 def resolve_class_list(wanted: str, available: Sequence[str]) -> list[str]:
-    """The names of the wanted classes, sorted: those of a text file (one a line), or of a list that we know.
+    """Return the sorted class names of a list: a text file with one name per line, or one of `KNOWN_LISTS`.
 
-    `cmc100` is CMC's ImageNet-100. `official100` is what the official CMSF code takes for it: 100 of the 1000 sorted
-    classes by NumPy's permutation of seed 1234; only ten of them are CMC's.
+    `cmc100` is CMC's ImageNet-100. `official100` is the ImageNet-100 of the official CMSF code: 100 of the 1000 sorted
+    classes by NumPy's permutation with seed 1234; only ten of them are in CMC's list.
     """
     if wanted == "official100":
         if len(available) != 1000:
-            raise ValueError(f"official100 picks 100 of ImageNet's 1000 classes; here are {len(available)}")
+            raise ValueError(f"official100 selects 100 of ImageNet's 1000 classes; this set has {len(available)}")
         picked = np.random.RandomState(OFFICIAL100_SEED).permutation(1000)[:100]
         return sorted(sorted(available)[number] for number in picked)
     if wanted == "cmc100":
@@ -47,12 +47,12 @@ def resolve_class_list(wanted: str, available: Sequence[str]) -> list[str]:
             )
         names = path.read_text(encoding="utf-8").split()
     if missing := sorted(set(names) - set(available)):
-        raise ValueError(f"{wanted} lists {len(missing)} classes that are not there, the first: {missing[0]}")
+        raise ValueError(f"{wanted} lists {len(missing)} classes that the set does not have, the first: {missing[0]}")
     return sorted(set(names))
 
 
 def select_classes(records: Sequence[ClipRecord], wanted: str) -> list[ClipRecord]:
-    """The records of the wanted classes, labeled anew from 0 on in the order of their names."""
+    """Return the records of the wanted classes, relabeled from 0 in the order of the class names."""
     names = resolve_class_list(wanted, sorted({record.class_name for record in records}))
     labels = {name: label for label, name in enumerate(names)}
     return [
@@ -61,7 +61,7 @@ def select_classes(records: Sequence[ClipRecord], wanted: str) -> list[ClipRecor
 
 
 def limit_per_class(records: Sequence[ClipRecord], count: int) -> list[ClipRecord]:
-    """The first `count` training images of each class, and all others."""
+    """Keep the first `count` training images of each class, and all images of other subsets."""
     seen: Counter[int] = Counter()
     kept = []
     for record in records:

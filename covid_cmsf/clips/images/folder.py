@@ -1,4 +1,4 @@
-"""Folders of images: `train/<class>/<image>` and `val/<class>/<image>` (or `test/`), as ImageNet is unpacked."""
+"""Image folders: `train/<class>/<image>` and `val/<class>/<image>` (or `test/`), as in ImageNet."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".
 
 
 def is_image_folder(path: Path) -> bool:
-    """Whether there is a `train` folder with an image in a folder of a class."""
+    """Return whether `path` has a folder `train` with an image in a class folder."""
     train = path / "train"
     if not train.is_dir():
         return False
@@ -23,18 +23,18 @@ def is_image_folder(path: Path) -> bool:
 
 
 class ImageFolder(Images):
-    """Images in folders of classes. Classes are numbered by name, in the order of torchvision's ImageFolder."""
+    """Images in class folders. Labels follow the sorted class names, as in torchvision's ImageFolder."""
 
     def __init__(self, path: Path, records: list[ClipRecord], folders: dict[str, str]) -> None:
         super().__init__(records)
-        self.path, self._folder_of_subset = path, folders  # {our name of a subset: the folder's}
+        self.path, self._folder_of_subset = path, folders  # {subset: folder name}
 
     @classmethod
     def open(cls, path: Path) -> "ImageFolder":
-        """Lists the files; none is opened."""
+        """List the image files below `path`, without opening them."""
         subsets = standard_subset_names(_list_folders(path))
         if "train" not in subsets.values():
-            raise ValueError(f"{path} has no folder train, with a folder for each class in it")
+            raise ValueError(f"{path} has no folder train with one folder per class")
         classes = sorted({name for subset in subsets for name in _list_folders(path / subset)})
         labels = {name: label for label, name in enumerate(classes)}
         records = [
@@ -44,17 +44,17 @@ class ImageFolder(Images):
             for file in _list_images(path / folder / name)
         ]
         if not records:
-            raise ValueError(f"no images in the folders of classes below {path}")
+            raise ValueError(f"no images in the class folders below {path}")
         return cls(path, records, {standard: folder for folder, standard in subsets.items()})
 
     def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
-        """As PIL decodes it, in RGB whatever the file has."""
+        """Decode with PIL and convert to RGB (H, W, 3)."""
         subset, _, rest = record.video_id.partition("/")
         path = self.path / self._folder_of_subset[subset] / rest
         try:
             with Image.open(path) as image:
                 return np.asarray(image.convert("RGB"))
-        except (UnidentifiedImageError, SyntaxError) as error:  # PIL raises SyntaxError at some broken files
+        except (UnidentifiedImageError, SyntaxError) as error:  # PIL raises SyntaxError for some damaged files
             raise ValueError(f"{path} is not a readable image: {error}") from None
 
 

@@ -1,6 +1,7 @@
-"""IDX files, the format of MNIST and Fashion-MNIST: `train-images-idx3-ubyte`, plain or gzipped."""
+"""IDX files, the format of MNIST and Fashion-MNIST: `train-images-idx3-ubyte`, plain or gzipped.
 
-# N images, H W pixels
+Shapes: N images, H x W pixels.
+"""
 
 import gzip
 import struct
@@ -13,24 +14,24 @@ from covid_cmsf.clips.images.base import Images, image_record
 from covid_cmsf.clips.records import ClipRecord
 
 FILES = {"train": "train", "test": "t10k"}
-UINT8 = 8  # the type code of bytes; MNIST and its relatives have no other
+UINT8 = 8  # IDX type code of unsigned bytes, the only one in MNIST-like sets
 
 
 def is_idx_folder(path: Path) -> bool:
-    """Whether the training images are there."""
+    """Return whether `path` has an IDX file of training images."""
     return _find_file(path, "train-images-idx3-ubyte") is not None
 
 
 class IdxImages(Images):
-    """Images of a folder with IDX files, all in memory: they are small."""
+    """Images of a folder with IDX files, all in memory."""
 
     def __init__(self, records: list[ClipRecord], arrays: dict[str, NDArray[np.uint8]]) -> None:
         super().__init__(records)
-        self._arrays = arrays  # by subset: (N, H, W)
+        self._arrays = arrays  # {subset: (N, H, W)}
 
     @classmethod
     def open(cls, path: Path) -> "IdxImages":
-        """Reads the images and labels of both subsets."""
+        """Read the images and labels of both subsets."""
         records, arrays = [], {}
         for subset, prefix in FILES.items():
             images = read_idx(_require_file(path, f"{prefix}-images-idx3-ubyte"))
@@ -46,14 +47,14 @@ class IdxImages(Images):
         return cls(records, arrays)
 
     def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
-        """(H, W)."""
+        """Return the gray image (H, W)."""
         subset, _, number = record.video_id.partition("/")
         image: NDArray[np.uint8] = self._arrays[subset][int(number)]
         return image
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """The array in an IDX file of bytes; ValueError when it is something else or cut short."""
+    """Return the array of an IDX file of bytes; ValueError if it is another format or truncated."""
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:
@@ -64,12 +65,12 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     offset = 4 + 4 * rank
     shape = struct.unpack(f">{rank}I", data[4:offset]) if len(data) >= offset else ()
     if len(shape) != rank or len(data) - offset != int(np.prod(shape)):
-        raise ValueError(f"{path} is cut short: its header promises {shape}")
+        raise ValueError(f"{path} is truncated: its header says {shape}, it has {len(data) - offset} bytes of data")
     return np.frombuffer(data, np.uint8, offset=offset).reshape(shape)
 
 
 def _find_file(path: Path, name: str) -> Path | None:
-    # torchvision unpacks beside the archive; either will do
+    # torchvision keeps the archive next to the unpacked file; read either
     return next((path / file for file in (name, f"{name}.gz") if (path / file).is_file()), None)
 
 

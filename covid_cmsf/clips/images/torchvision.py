@@ -1,4 +1,4 @@
-"""Any image set of torchvision by its name: CIFAR10, FashionMNIST, SVHN, DTD, ..."""
+"""Any torchvision image data set by name: CIFAR10, FashionMNIST, SVHN, DTD, ..."""
 
 import inspect
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.logs import progress_bar
 
 SPLITS = ("train", "trainval", "val", "valid", "test")
-LABEL_ATTRIBUTES = ("targets", "labels", "_labels", "y")  # where torchvision's sets keep them
+LABEL_ATTRIBUTES = ("targets", "labels", "_labels", "y")  # of torchvision's data sets
 
 
 class TorchvisionImages(Images):
-    """A set of torchvision: its own reader gives the images, one after another, in its own order."""
+    """A torchvision data set, read by torchvision, in its order."""
 
     def __init__(self, records: list[ClipRecord], datasets: Mapping[str, Any]) -> None:
         super().__init__(records)
@@ -25,7 +25,7 @@ class TorchvisionImages(Images):
 
     @classmethod
     def open(cls, name: str, root: str, *, download: bool = False) -> "TorchvisionImages":
-        """The set called `name` below `root`. Nothing is fetched unless `download`."""
+        """Open the data set `name` below `root`; nothing is downloaded unless `download`."""
         datasets = open_subsets(name, root, download=download)
         records = []
         for subset, images in datasets.items():
@@ -36,17 +36,17 @@ class TorchvisionImages(Images):
         return cls(records, datasets)
 
     def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
-        """(H, W, 3)."""
+        """Return the image as RGB (H, W, 3)."""
         subset, _, number = record.video_id.partition("/")
         return np.asarray(self._datasets[subset][int(number)][0].convert("RGB"))
 
 
 def open_subsets(name: str, root: str, *, download: bool) -> dict[str, Any]:
-    """{train: the set, test: the set}; the constructors of torchvision tell subsets by `train` or by `split`."""
+    """Return {subset: data set}; torchvision's constructors select a subset by `train` or by `split`."""
     dataset_class: Any = getattr(torchvision.datasets, name, None)
     is_dataset = inspect.isclass(dataset_class) and issubclass(dataset_class, torchvision.datasets.VisionDataset)
     if not is_dataset:
-        raise ValueError(f"torchvision has no image set {name!r}; for example CIFAR10, CIFAR100, FashionMNIST, SVHN")
+        raise ValueError(f"torchvision has no image data set {name!r}; for example CIFAR10, FashionMNIST, SVHN")
     parameters = inspect.signature(dataset_class.__init__).parameters
     options: dict[str, Any] = {"download": download} if "download" in parameters else {}
     try:
@@ -56,12 +56,12 @@ def open_subsets(name: str, root: str, *, download: bool) -> dict[str, Any]:
             return _open_splits(dataset_class, root, options)
         return {"train": dataset_class(root, **options)}
     except (RuntimeError, FileNotFoundError) as error:
-        hint = "" if download else "; put them there, or add download=true to the address"
+        hint = "" if download else "; put them there, or add download=true to the URI"
         raise FileNotFoundError(f"the files of {name} are not below {root}{hint} ({error})") from None
 
 
 def read_labels(images: Any, name: str) -> list[int]:
-    """The label of every image, without opening the images where the set lists them."""
+    """Return the label of every image, from the data set's list if it has one, else by reading every image."""
     for attribute in LABEL_ATTRIBUTES:
         values = getattr(images, attribute, None)
         if values is not None and len(values) == len(images):

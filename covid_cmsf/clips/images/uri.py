@@ -1,9 +1,9 @@
-"""Addresses of image sets, wherever clips are named: a path or a set of torchvision, with options.
+"""URIs of image sets, accepted wherever clips are: a path or a torchvision data set, with options.
 
-/data/imagenet                                  folders train/ and val/, a folder for each class in them
-/data/imagenet?classes=cmc100                   only some of the classes (classes.py)
+/data/imagenet                                  folders train/ and val/ with one folder per class
+/data/imagenet?classes=cmc100                   only the classes of a list (see classes.py)
 /data/fashion-mnist?per_class=1000              IDX files; the first 1000 training images of each class
-torchvision:CIFAR10?root=/data                  any set of torchvision
+torchvision:CIFAR10?root=/data                  any torchvision data set
 torchvision:CIFAR10?root=/data&download=true
 """
 
@@ -23,7 +23,7 @@ OPTIONS = {"torchvision": ("root", "download", "classes", "per_class"), "path": 
 
 @dataclass(frozen=True)
 class ImageUri:
-    """`location` is a path, or the name of a set of torchvision."""
+    """`location` is a path, or the name of a torchvision data set."""
 
     location: str
     is_torchvision: bool = False
@@ -31,32 +31,32 @@ class ImageUri:
 
 
 def parse_uri(text: str) -> ImageUri:
-    """The parts of an uri; ValueError names an option that does not exist."""
+    """Parse a URI; ValueError if it has an unknown option."""
     location, _, query = text.partition("?")
     is_torchvision = location.startswith(PREFIX)
     options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     accepted = OPTIONS["torchvision" if is_torchvision else "path"]
     for name in options:
         if name not in accepted:
-            raise ValueError(f"{text}: unknown option {name!r}; there are {', '.join(accepted)}")
+            raise ValueError(f"{text}: unknown option {name!r}; choose from {', '.join(accepted)}")
     return ImageUri(location.removeprefix(PREFIX), is_torchvision, options)
 
 
 def is_image_uri(text: str) -> bool:
-    """Whether `open_images` is to open it: by its form, or by what lies there."""
+    """Return whether `open_images` can open `text`: it has a URI's form, or is a folder of images."""
     path = Path(text)
-    if text.startswith(PREFIX) or ("?" in text and not path.exists()):  # a folder may have a question mark in its name
+    if text.startswith(PREFIX) or ("?" in text and not path.exists()):  # a folder's name may have a question mark
         return True
     return path.is_dir() and (is_idx_folder(path) or is_image_folder(path))
 
 
 def open_images(text: str) -> Images:
-    """The images at an uri."""
+    """Open the image set of a URI and apply its options."""
     uri = parse_uri(text)
     if uri.is_torchvision:
         root = uri.options.get("root")
         if not root:
-            raise ValueError(f"{text}: say where its files are: {PREFIX}{uri.location}?root=/data")
+            raise ValueError(f"{text}: root is missing, for example {PREFIX}{uri.location}?root=/data")
         images: Images = TorchvisionImages.open(uri.location, root, download=_parse_download(uri.options, text))
     else:
         images = _open_path(Path(uri.location))
@@ -65,7 +65,7 @@ def open_images(text: str) -> Images:
         records = select_classes(records, class_list_name)
     if (limit := uri.options.get("per_class")) is not None:
         if not limit.isdigit() or int(limit) < 1:
-            raise ValueError(f"{text}: per_class = {limit!r}; a number of images is needed")
+            raise ValueError(f"{text}: per_class = {limit!r}; it must be a whole number of at least 1")
         records = limit_per_class(records, int(limit))
     images.filter_(records)
     return images
@@ -80,5 +80,5 @@ def _open_path(path: Path) -> Images:
 def _parse_download(options: dict[str, str], text: str) -> bool:
     value = options.get("download", "false")
     if value not in ("true", "false"):
-        raise ValueError(f"{text}: download = {value!r}; true or false")
+        raise ValueError(f"{text}: download = {value!r}; it must be true or false")
     return value == "true"

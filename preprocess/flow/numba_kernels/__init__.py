@@ -10,7 +10,7 @@ JIT_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
 def source_checksum() -> int:
-    """A checksum of this folder's sources.
+    """Return a checksum of this folder's sources.
 
     Numba's cache notices a change in the file of a cached function, but not in the files of the functions that it
     calls, and would go on with the old ones.

@@ -40,7 +40,7 @@ FLT_EPSILON = 1.1920929e-07  # a smaller squared gradient is none
 
 
 def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
-    """An intrinsic for one row: its flow (`primal`), the dual of the row above it (`dual`), or both.
+    """Return an intrinsic for one row: its flow (`primal`), the dual of the row above it (`dual`), or both.
 
     Returns the sum of squared changes of the flow. `row_start` is the row's first pixel. Without `primal` there is no
     row at `row_start`: the row above is the last. `lengths` (n) is scratch.
@@ -73,7 +73,7 @@ def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
                 return builder.add(index, index.type(offset))
 
             def each_vector(work: Callable[[Any, bool], None]) -> None:
-                """`work(x, first)` for the columns x = 0, 8, ... of the row."""
+                """Return `work(x, first)` for the columns x = 0, 8, ... of the row."""
                 work(stride.type(0), True)
                 eight = stride.type(WIDTH)
                 with cgutils.for_range_slice(builder, eight, stride, eight, stride.type) as (x, _):
@@ -103,7 +103,7 @@ def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
                 builder.store(total.value, error)
 
             def slope(k: int, x: Any) -> tuple[Lanes, Lanes]:
-                """The differences of u_k to the right and down in the row above."""
+                """Return the differences of u_k to the right and down in the row above."""
                 here = builder.add(row_start, x)
                 above = builder.sub(here, stride)
                 middle = load(builder, u[k], above)
@@ -155,7 +155,7 @@ def iterate_(
     theta: float,
     step: float,
 ) -> float:
-    """Advances `u` and `p` by one iteration and returns the sum of squared changes of `u`.
+    """Advance `u` and `p` by one iteration and returns the sum of squared changes of `u`.
 
     u <- u - clip(rho(u) / |g|^2, +-bound) g + theta div p, then p <- (p + step grad u) / (1 + step |grad u|);
     `bound` is lambda * theta, `step` tau / theta. `inside` (n) is 1, but 0 from the last column on.
@@ -189,7 +189,7 @@ def iterate_illumination_(
     step: float,
     gamma: float,
 ) -> np.float32:
-    """`iterate_` for three planes; the data term's derivative with respect to the third is `gamma` everywhere."""
+    """Run `iterate_` for three planes; the data term's derivative with respect to the third is `gamma`."""
     error = np.float32(0)
     for y in range(height):
         for x in range(width):

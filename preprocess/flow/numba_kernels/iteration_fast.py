@@ -28,7 +28,7 @@ from preprocess.flow.numba_kernels.simd import (
 
 
 def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
-    """An intrinsic for one row: its flow (`primal`), the dual of the row above it (`dual`), or both, in one loop.
+    """Return an intrinsic for one row: its flow (`primal`), the dual of the row above (`dual`), or both, in one loop.
 
     Returns the sum of squared changes of the flow. `row_start` is the row's first pixel. Without `primal` there is no
     row at `row_start`: the row above is the last.
@@ -58,7 +58,7 @@ def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
                 return builder.add(index, index.type(offset))
 
             def new_flow(here: Any, up: list[Lanes]) -> list[Lanes]:
-                """The flow at `here` after the step; adds its change to the error."""
+                """Return the flow at `here` after the step; adds its change to the error."""
                 below = builder.add(here, stride)  # this row in p
                 old, g = ([load(builder, planes[k], here) for k in range(2)] for planes in (u, data))
                 square, rho = load(builder, data[2], here), load(builder, data[3], here)
@@ -77,7 +77,7 @@ def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
                 return new
 
             def new_dual(here: Any, x: Any, up: list[Lanes], below: list[Lanes]) -> None:
-                """The dual of the row above `here`, which begins there in p."""
+                """Return the dual of the row above `here`, which begins there in p."""
                 above = builder.sub(here, stride)
                 mask = load(builder, inside, x)
                 for k in range(2):
@@ -119,7 +119,7 @@ def iterate_fast_(
     theta: float,
     step: float,
 ) -> float:
-    """Advances `u` and `p` by one iteration and returns the sum of squared changes of `u`; see `iterate_`."""
+    """Advance `u` and `p` by one iteration and returns the sum of squared changes of `u`; see `iterate_`."""
     error = _first_row_(u, p, data, inside, 0, stride, bound, theta, step)
     for y in range(1, height):
         error += _next_row_(u, p, data, inside, y * stride, stride, bound, theta, step)

@@ -21,7 +21,7 @@ LINE = BLOCK + 16  # floats a line of columns: two columns more on both sides, r
 
 @njit(**JIT_OPTIONS)
 def median_(source: np.ndarray, target: np.ndarray, height: int, width: int, stride: int, size: int) -> None:
-    """Writes the `size` x `size` median (3 or 5) of plane `source` (H * n) into `target` (H * n)."""
+    """Write the `size` x `size` median (3 or 5) of plane `source` (H * n) into `target` (H * n)."""
     columns, pairs = np.empty(5 * LINE, np.float32), np.empty(10 * LINE, np.float32)
     for begin in range(0, width, BLOCK):
         end = min(begin + BLOCK, width)
@@ -45,7 +45,7 @@ def median_(source: np.ndarray, target: np.ndarray, height: int, width: int, str
 def _sort_columns5_(
     source: np.ndarray, columns: np.ndarray, y: int, height: int, stride: int, first: int, last: int, start: int
 ) -> None:
-    """Sorts rows y - 2 ... y + 2 of columns `first` ... `last` into lines 0-4."""
+    """Sort rows y - 2 ... y + 2 of columns `first` ... `last` into lines 0-4."""
     a = _row(source, max(y - 2, 0), stride, first, last)
     b = _row(source, max(y - 1, 0), stride, first, last)
     c = _row(source, y, stride, first, last)
@@ -65,7 +65,7 @@ def _sort_columns5_(
 def _sort_columns3_(
     source: np.ndarray, columns: np.ndarray, y: int, height: int, stride: int, first: int, last: int, start: int
 ) -> None:
-    """Sorts rows y - 1 ... y + 1 of columns `first` ... `last` into lines 0-2."""
+    """Sort rows y - 1 ... y + 1 of columns `first` ... `last` into lines 0-2."""
     a = _row(source, max(y - 1, 0), stride, first, last)
     b = _row(source, y, stride, first, last)
     c = _row(source, min(y + 1, height - 1), stride, first, last)
@@ -139,7 +139,7 @@ def _median_of_columns5_(columns: np.ndarray, pairs: np.ndarray, out: np.ndarray
 
 @njit(**JIT_OPTIONS)
 def _median_of_columns3_(columns: np.ndarray, out: np.ndarray) -> None:
-    """The median of 9 is the median of the highest minimum, the median median and the lowest maximum."""
+    """Return the median of 9 is the median of the highest minimum, the median median and the lowest maximum."""
     low, middle, high = columns[1:], columns[LINE + 1 :], columns[2 * LINE + 1 :]
     for x in range(out.size):
         a = max(max(low[x], low[x + 1]), low[x + 2])
@@ -193,7 +193,7 @@ def _merge3(a0: float, a1: float, a2: float, b0: float, b1: float, b2: float) ->
 
 @njit(**JIT_OPTIONS)
 def _highest3(a: float, b: float, c: float, d: float, e: float) -> tuple[float, ...]:
-    """The three highest of five numbers."""
+    """Return the three highest of five numbers."""
     low = max(min(a, b), min(c, d))  # the lowest of four is out
     middle, high = min(max(a, b), max(c, d)), max(max(a, b), max(c, d))
     low, middle = min(low, middle), max(low, middle)
@@ -204,7 +204,7 @@ def _highest3(a: float, b: float, c: float, d: float, e: float) -> tuple[float, 
 
 @njit(**JIT_OPTIONS)
 def _lowest3(a: float, b: float, c: float, d: float, e: float) -> tuple[float, ...]:
-    """The three lowest of five numbers."""
+    """Return the three lowest of five numbers."""
     high = min(max(a, b), max(c, d))  # the highest of four is out
     low, middle = min(min(a, b), min(c, d)), max(min(a, b), min(c, d))
     middle, high = min(middle, high), max(middle, high)

@@ -67,7 +67,7 @@ class Lanes:
         return self._masked(0x7FFFFFFF)
 
     def power_of_two(self) -> "Lanes":
-        """The largest power of two that is not above a positive number."""
+        """Return the largest power of two that is not above a positive number."""
         return self._masked(0x7F800000)
 
     def _masked(self, bits: int) -> "Lanes":
@@ -87,7 +87,7 @@ class Lanes:
 
 
 def sum_lanes(lanes: Lanes) -> Any:
-    """The sum of the eight numbers, first to last, as an LLVM value."""
+    """Return the sum of the eight numbers, first to last, as an LLVM value."""
     builder, total = lanes.builder, FLOAT(0.0)
     for lane in range(WIDTH):
         total = builder.fadd(total, builder.extract_element(lanes.value, ir.IntType(32)(lane)))
@@ -100,7 +100,7 @@ def select_lanes(where: Any, first: Lanes, second: Lanes) -> Lanes:
 
 
 def divide(numerators: list[Lanes], divisor: Lanes) -> list[Lanes]:
-    """Every numerator / divisor, correctly rounded, with one division.
+    """Return every numerator / divisor, correctly rounded, with one division.
 
     Markstein (1990): a product with the rounded reciprocal, corrected by its remainder.
     """
@@ -114,7 +114,7 @@ def divide(numerators: list[Lanes], divisor: Lanes) -> list[Lanes]:
 
 
 def hypot(x: Lanes, y: Lanes) -> Lanes:
-    """The length of (x, y), for use in 1 + length, as the C library rounds it: through float64.
+    """Return the length of (x, y), for use in 1 + length, as the C library rounds it: through float64.
 
     float64 takes long. A float32 root that is corrected by its exact remainder gives the same except where that
     falls close to the middle between two float32; then, once in thousands of calls, all is repeated in float64.
@@ -140,7 +140,7 @@ def hypot(x: Lanes, y: Lanes) -> Lanes:
 
 
 def splat(builder: Any, number: Any, width: int = WIDTH) -> Lanes:
-    """The same number, a Python float or an LLVM value, in all lanes."""
+    """Return the same number, a Python float or an LLVM value, in all lanes."""
     vector_type = ir.VectorType(FLOAT, width)
     if isinstance(number, float):
         return Lanes(builder, ir.Constant(vector_type, [number] * width))
@@ -149,25 +149,25 @@ def splat(builder: Any, number: Any, width: int = WIDTH) -> Lanes:
 
 
 def shuffle(first: Lanes, second: Lanes, lanes: list[int]) -> Lanes:
-    """Some of the lanes of two vectors, in any order and number."""
+    """Return some of the lanes of two vectors, in any order and number."""
     builder = first.builder
     chosen = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
     return Lanes(builder, builder.shuffle_vector(first.value, second.value, chosen))
 
 
 def load(builder: Any, data: Any, index: Any, width: int = WIDTH) -> Lanes:
-    """`data[index : index + width]` of a pointer to float32."""
+    """Return `data[index : index + width]` of a pointer to float32."""
     vector_type = ir.VectorType(FLOAT, width)
     return Lanes(builder, builder.load(_element_pointer(builder, data, index, vector_type), align=4))
 
 
 def load_scalar(builder: Any, data: Any, index: Any) -> Any:
-    """`data[index]` as an LLVM value."""
+    """Return `data[index]` as an LLVM value."""
     return builder.load(_element_pointer(builder, data, index, FLOAT), align=4)
 
 
 def store(builder: Any, data: Any, index: Any, lanes: Lanes) -> None:
-    """`data[index : index + 8] = lanes`"""
+    """Return `data[index : index + 8] = lanes`"""
     builder.store(lanes.value, _element_pointer(builder, data, index, VECTOR), align=4)
 
 
@@ -176,7 +176,7 @@ def _element_pointer(builder: Any, data: Any, index: Any, vector_type: Any) -> A
 
 
 def unpack_arguments(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
-    """The arguments of an intrinsic, with arrays, also in tuples, as pointers to their first number."""
+    """Return the arguments of an intrinsic, with arrays, also in tuples, as pointers to their first number."""
     return [
         _unpack_argument(context, builder, numba_type, value)
         for numba_type, value in zip(signature.args, arguments, strict=True)

@@ -17,7 +17,7 @@ from preprocess.flow.numba_kernels.warping import pack_, warp_
 
 
 def _compile_solver(sources: int) -> Callable[..., int]:
-    """`solve_`, whose cached compilation is valid for these `sources` only: numba compares closures."""
+    """Return `solve_`, whose cached compilation is valid for these `sources` only: numba compares closures."""
 
     @njit(**JIT_OPTIONS, cache=True)
     def solve_(
@@ -41,7 +41,7 @@ def _compile_solver(sources: int) -> Callable[..., int]:
         median: int,
         exact: bool,
     ) -> int:
-        """Improves the flow `u` from image `first` to `second` (H, W), in place; `p` is set to 0 first.
+        """Improve the flow `u` from image `first` to `second` (H, W), in place; `p` is set to 0 first.
 
         `packed`, `filtered` and `data` are scratch. `epsilon` bounds the sum of squared changes of an iteration.
         `exact`: every operation is rounded as OpenCV does it.

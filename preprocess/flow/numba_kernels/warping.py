@@ -24,7 +24,7 @@ CHANNELS = 4  # image, d/dx, d/dy, 0
 def _cubic_sum_code(
     typing_context: Any, image: Any, corner: Any, line: Any, wx: Any, wy: Any, x: Any, count: Any
 ) -> Any:
-    """Weighted sum over 4 x 4 pixels of all channels: (image, d/dx, d/dy), three float32.
+    """Return weighted sum over 4 x 4 pixels of all channels: (image, d/dx, d/dy), three float32.
 
     `image[corner]` is the first channel of the upper left tap, `line` the distance between rows in floats;
     the weights are `wx[x + k * count]` and `wy[x + k * count]`, k = 0 ... 3. Nothing is checked.
@@ -108,7 +108,7 @@ def _sampling_positions_code(
 
 
 def cubic_weights(builder: Any, x: Lanes) -> list[Lanes]:
-    """Weights of the pixels at -1, 0, 1, 2 for a point at 0 <= x < 1: Keys' kernel (1981) with a = -0.75.
+    """Return weights of the pixels at -1, 0, 1, 2 for a point at 0 <= x < 1: Keys' kernel (1981) with a = -0.75.
 
     In the order of operations of OpenCV 5, whose result it is to the last bit.
     """
@@ -125,7 +125,7 @@ _sampling_positions_: Callable[..., Any] = intrinsic(_sampling_positions_code)
 
 @njit(**JIT_OPTIONS)
 def pack_(image: np.ndarray, packed: np.ndarray) -> None:
-    """Writes `image` (H, W) and its central differences into `packed` (H + 2 PAD, W + 2 PAD, 4)."""
+    """Write `image` (H, W) and its central differences into `packed` (H + 2 PAD, W + 2 PAD, 4)."""
     height, width = image.shape
     half = np.float32(0.5)
     for y in range(height):
@@ -145,7 +145,7 @@ def warp_(
     data: tuple[np.ndarray, ...],
     stride: int,
 ) -> None:
-    """Linearizes the data term around the flow `u`: I1(x + u) + g . (u' - u) - I0 = rho + gx u'_x + gy u'_y.
+    """Linearize the data term around the flow `u`: I1(x + u) + g . (u' - u) - I0 = rho + gx u'_x + gy u'_y.
 
     `first` (H, W) is I0, `packed` I1 as `pack_` wrote it. Writes gx, gy, gx^2 + gy^2 and rho into `data`.
     """
