@@ -1,10 +1,15 @@
 """One primal-dual iteration of TV-L1 in one pass over memory (Zach, Pock, Bischof 2007, equations 12-15).
 
-The dual of row y - 1 follows the flow of row y, for which it waits, while both are in the first cache. Every
-operation is rounded as in OpenCV, so that the flow is OpenCV's to the last bit.
-The planes lie in memory row after row, so that no loop needs a special case at a row's ends: p_x is 0 in the last
-column and hence right as the left neighbor of the next row's first pixel, and the difference between the last
-column and the next row's first pixel is multiplied by 0 (`inside`).
+The dual variables of row y - 1 are updated right after the flow of row y, which they need, while both are in the L1
+cache. Every operation is rounded as in OpenCV. docs/concepts/flow-kernels.md explains the code and the memory layout.
+
+Planes are flat float32 arrays of (1 + H) * n + 8 values: H rows with stride n, the width rounded up to a multiple of 8;
+the values between width and n are 0.
+  u = (flow x, flow y, illumination), the last row is unused;
+  data = (gx, gy, |g|^2, rho) from `warping.py`, the last row is unused;
+  p = (p11, p12, p21, p22, p31, p32), the duals of u in x and y; row 0 is 0, so pixel (x, y) is at (y + 1) * n + x.
+No loop has a special case at a row's ends: p_x is 0 in the last column, and hence valid as the left neighbor of the
+next row's first pixel; the difference between the last column and the next row is multiplied by 0 (`inside`).
 """
 
 from collections.abc import Callable
@@ -30,20 +35,14 @@ from preprocess.flow.numba_kernels.simd import (
     unpack_arguments,
 )
 
-# H rows, n row stride: the width rounded up to 8; what lies between is and stays 0
-# u = (flow x, flow y, illumination), p = (p11, p12, p21, p22, p31, p32) their duals in x and y,
-# data = (gx, gy, |g|^2, rho) from `warping.py`: planes of ((1 + H) * n + 8) numbers. Row 0 of p is 0; in u and
-# data the last row is spare. The third plane of u is for `illumination.py`.
-
-
-FLT_EPSILON = 1.1920929e-07  # a smaller squared gradient is none
+FLT_EPSILON = 1.1920929e-07  # a smaller squared gradient counts as 0, as in OpenCV
 
 
 def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
-    """Return an intrinsic for one row: its flow (`primal`), the dual of the row above it (`dual`), or both.
+    """Return an intrinsic for one row: update its flow (`primal`), the duals of the row above it (`dual`), or both.
 
-    Returns the sum of squared changes of the flow. `row_start` is the row's first pixel. Without `primal` there is no
-    row at `row_start`: the row above is the last. `lengths` (n) is scratch.
+    The intrinsic returns the sum of squared changes of the flow. `row_start` is the index of the row's first pixel in
+    u. Without `primal` there is no row at `row_start`: the row above is the last one. `lengths` (n) is scratch memory.
     """
 
     def kernel(
@@ -73,7 +72,7 @@ def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
                 return builder.add(index, index.type(offset))
 
             def each_vector(work: Callable[[Any, bool], None]) -> None:
-                """Return `work(x, first)` for the columns x = 0, 8, ... of the row."""
+                """Emit `work(x, first)` for the columns x = 0, 8, ... of the row."""
                 work(stride.type(0), True)
                 eight = stride.type(WIDTH)
                 with cgutils.for_range_slice(builder, eight, stride, eight, stride.type) as (x, _):
@@ -103,7 +102,7 @@ def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
                 builder.store(total.value, error)
 
             def slope(k: int, x: Any) -> tuple[Lanes, Lanes]:
-                """Return the differences of u_k to the right and down in the row above."""
+                """Return the forward differences of u_k in x and y, in the row above."""
                 here = builder.add(row_start, x)
                 above = builder.sub(here, stride)
                 middle = load(builder, u[k], above)
@@ -115,7 +114,7 @@ def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
 
             def dual_step(k: int) -> Callable[[Any, bool], None]:
                 def work(x: Any, first: bool) -> None:
-                    here = builder.add(row_start, x)  # in p, whose first row is 0, this is the row above
+                    here = builder.add(row_start, x)  # in p, which has one row more in front, this is the row above
                     dx, dy = slope(k, x)
                     px, py = load(builder, p[2 * k], here), load(builder, p[2 * k + 1], here)
                     shrink = one + step * load(builder, lengths, x)
@@ -127,7 +126,7 @@ def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
 
             if primal:
                 each_vector(primal_step)
-            if dual:  # in one loop, this would be a chain too long for the processor to overlap vectors
+            if dual:  # two loops: in one, the dependency chain is too long for the CPU to overlap vectors
                 for k in range(2):
                     each_vector(length_step(k))
                     each_vector(dual_step(k))
@@ -155,10 +154,10 @@ def iterate_(
     theta: float,
     step: float,
 ) -> float:
-    """Advance `u` and `p` by one iteration and returns the sum of squared changes of `u`.
+    """Update `u` and `p` by one iteration, in place; return the sum of squared changes of `u`.
 
     u <- u - clip(rho(u) / |g|^2, +-bound) g + theta div p, then p <- (p + step grad u) / (1 + step |grad u|);
-    `bound` is lambda * theta, `step` tau / theta. `inside` (n) is 1, but 0 from the last column on.
+    `bound` is lambda * theta, `step` is tau / theta. `inside` (n) is 1, and 0 from the last column on.
     """
     lengths = np.empty(stride, np.float32)
     error = _first_row_(u, p, data, inside, lengths, 0, stride, bound, theta, step)
@@ -168,10 +167,7 @@ def iterate_(
     return error
 
 
-# One iteration of TV-L1 with a third plane for changes of illumination (OpenCV's gamma > 0); plain, not fast.
-
-# planes as in `iteration.py`
-
+# With a third plane for changes of illumination (OpenCV's gamma > 0): plain numba, not optimized.
 
 EPSILON = np.float32(FLT_EPSILON)
 
@@ -189,7 +185,7 @@ def iterate_illumination_(
     step: float,
     gamma: float,
 ) -> np.float32:
-    """Run `iterate_` for three planes; the data term's derivative with respect to the third is `gamma`."""
+    """Do what `iterate_` does for three planes; the data term's derivative with respect to the third is `gamma`."""
     error = np.float32(0)
     for y in range(height):
         for x in range(width):

@@ -1,9 +1,9 @@
-"""`iterate_` of `iteration.py` with free rounding: less time, and a flow that differs in the last digits.
+"""`iterate_` of `iteration.py` without OpenCV's rounding, for the backend `numba-fast`.
 
-Products and sums are fused, roots and quotients are float32's own. OpenCV's scheme amplifies such differences to
-hundredths of a pixel where things move, and to tenths where its iterations do not settle (fast, blurred motion).
+Products and sums are fused, roots and quotients are computed in float32. OpenCV's scheme amplifies such differences to
+hundredths of a pixel where things move, and to tenths where its iterations do not converge (fast, blurred motion).
+Planes as in `iteration.py`; docs/concepts/flow-kernels.md explains the code.
 """
-# planes as in `iteration.py`
 
 from collections.abc import Callable
 from typing import Any
@@ -28,11 +28,7 @@ from preprocess.flow.numba_kernels.simd import (
 
 
 def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
-    """Return an intrinsic for one row: its flow (`primal`), the dual of the row above (`dual`), or both, in one loop.
-
-    Returns the sum of squared changes of the flow. `row_start` is the row's first pixel. Without `primal` there is no
-    row at `row_start`: the row above is the last.
-    """
+    """Return an intrinsic for one row, as `iteration._row_kernel`, with flow and duals in one loop."""
 
     def kernel(
         typing_context: Any,
@@ -58,8 +54,8 @@ def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
                 return builder.add(index, index.type(offset))
 
             def new_flow(here: Any, up: list[Lanes]) -> list[Lanes]:
-                """Return the flow at `here` after the step; adds its change to the error."""
-                below = builder.add(here, stride)  # this row in p
+                """Update the flow at `here` and return it; add its squared change to the error."""
+                below = builder.add(here, stride)  # this row's index in p
                 old, g = ([load(builder, planes[k], here) for k in range(2)] for planes in (u, data))
                 square, rho = load(builder, data[2], here), load(builder, data[3], here)
                 residual = g[1].multiply_add(old[1], g[0].multiply_add(old[0], rho))
@@ -77,7 +73,7 @@ def _row_kernel(primal: bool, dual: bool) -> Callable[..., Any]:
                 return new
 
             def new_dual(here: Any, x: Any, up: list[Lanes], below: list[Lanes]) -> None:
-                """Return the dual of the row above `here`, which begins there in p."""
+                """Update the duals of the row above `here`, which have the index `here` in p."""
                 above = builder.sub(here, stride)
                 mask = load(builder, inside, x)
                 for k in range(2):
@@ -119,7 +115,7 @@ def iterate_fast_(
     theta: float,
     step: float,
 ) -> float:
-    """Advance `u` and `p` by one iteration and returns the sum of squared changes of `u`; see `iterate_`."""
+    """Update `u` and `p` by one iteration, in place; return the sum of squared changes of `u`. See `iterate_`."""
     error = _first_row_(u, p, data, inside, 0, stride, bound, theta, step)
     for y in range(1, height):
         error += _next_row_(u, p, data, inside, y * stride, stride, bound, theta, step)

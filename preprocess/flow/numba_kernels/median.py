@@ -1,22 +1,20 @@
-"""Medians of 5 x 5 and 3 x 3 pixels of a float plane with replicated borders, as OpenCV's `medianBlur`.
+"""5 x 5 and 3 x 3 medians of a float plane with replicated borders, as OpenCV's `medianBlur`.
 
-The columns of a window are sorted once and shared by the windows beside it, and so are merged pairs of columns;
-every step is a minimum or maximum along a whole row, which the compiler turns into vector instructions.
+Sorted columns and merged pairs of columns are shared by neighboring windows; every step is a minimum or maximum along a
+whole row, which LLVM vectorizes (plain numba, no intrinsics; see docs/concepts/flow-kernels.md).
+Shapes: H x W pixels of a plane, n its row stride. All lists of values are ascending.
 """
-# H W pixels of a plane, n its row stride; every list of numbers is ascending
 
 import numpy as np
 from numba import njit
 
 from preprocess.flow.numba_kernels import JIT_OPTIONS as STRICT_OPTIONS
 
-JIT_OPTIONS = {
-    **STRICT_OPTIONS,
-    "fastmath": {"nnan", "nsz"},
-}  # there are no NaN, so that min and max are single instructions
+# There are no NaN: min and max become single instructions. Values are only moved, never rounded.
+JIT_OPTIONS = {**STRICT_OPTIONS, "fastmath": {"nnan", "nsz"}}
 
-BLOCK = 640  # columns at a time, so that the lines of columns have a constant distance and stay in the cache
-LINE = BLOCK + 16  # floats a line of columns: two columns more on both sides, rounded up
+BLOCK = 640  # columns per block, so that sorted columns have a constant stride and stay in the cache
+LINE = BLOCK + 16  # that stride: two columns more on both sides, rounded up
 
 
 @njit(**JIT_OPTIONS)
@@ -25,8 +23,8 @@ def median_(source: np.ndarray, target: np.ndarray, height: int, width: int, str
     columns, pairs = np.empty(5 * LINE, np.float32), np.empty(10 * LINE, np.float32)
     for begin in range(0, width, BLOCK):
         end = min(begin + BLOCK, width)
-        first, last = max(begin - 2, 0), min(end + 2, width)  # columns that the windows of this block see
-        start, count = first - begin + 2, end - begin + 4  # their place in columns, columns with the borders
+        first, last = max(begin - 2, 0), min(end + 2, width)  # columns in the windows of this block
+        start, count = first - begin + 2, end - begin + 4  # their offset in `columns`, number with borders
         for y in range(height):
             if size == 5:
                 _sort_columns5_(source, columns, y, height, stride, first, last, start)
@@ -84,7 +82,7 @@ def _row(plane: np.ndarray, y: int, stride: int, first: int, last: int) -> np.nd
 
 @njit(**JIT_OPTIONS)
 def _replicate_(columns: np.ndarray, start: int, stop: int, count: int) -> None:
-    """Beyond a border of the image, up to columns 0 and `count`, stands a copy of the border's column."""
+    """Replicate the first and last column of the image to columns 0 ... start and stop ... count."""
     for k in range(5):
         for x in range(start):
             columns[k * LINE + x] = columns[k * LINE + start]
@@ -94,7 +92,7 @@ def _replicate_(columns: np.ndarray, start: int, stop: int, count: int) -> None:
 
 @njit(**JIT_OPTIONS)
 def _merge_pairs_(columns: np.ndarray, pairs: np.ndarray, count: int) -> None:
-    """Columns x and x + 1 as one sorted list of 10 (Batcher's odd-even merge)."""
+    """Merge the sorted columns x and x + 1 to 10 sorted values (Batcher's odd-even merge)."""
     for x in range(count):
         a0, a1, a2, a3, a4 = _column(columns, x)
         b0, b1, b2, b3, b4 = _column(columns, x + 1)
@@ -110,12 +108,12 @@ def _merge_pairs_(columns: np.ndarray, pairs: np.ndarray, count: int) -> None:
 
 @njit(**JIT_OPTIONS)
 def _median_of_columns5_(columns: np.ndarray, pairs: np.ndarray, out: np.ndarray) -> None:
-    """Window x: the pairs of columns at x and x + 2 and the column at x + 4."""
+    """Write the median of each 5 x 5 window, from the pairs of columns at x and x + 2 and the column at x + 4."""
     for x in range(out.size):
         a = _pair(pairs, x)
         b = _pair(pairs, x + 2)
-        # Of these 20 numbers, those of rank 8 to 13 can be the median of all 25. A minimum of one list and the
-        # other reversed holds the 10 lower numbers, rising then falling; so the halves split once more.
+        # Of these 20 values, only those of rank 8 to 13 can be the median of all 25. The minimum of one list and the
+        # reversed other one is a bitonic list of the 10 lower values; splitting it again leaves the upper 5 of them.
         low = _highest3(
             max(min(a[0], b[9]), min(a[5], b[4])),
             max(min(a[1], b[8]), min(a[6], b[3])),
@@ -131,7 +129,7 @@ def _median_of_columns5_(columns: np.ndarray, pairs: np.ndarray, out: np.ndarray
             min(max(a[4], b[5]), max(a[9], b[0])),
         )
         c0, c1, c2, c3, c4 = _column(columns, x + 4)
-        # The sixth of two sorted lists of 6 and 5 numbers.
+        # The sixth of two sorted lists of 6 and 5 values.
         median = min(max(low[0], c4), max(low[1], c3))
         median = min(median, min(max(low[2], c2), max(high[0], c1)))
         out[x] = min(median, min(max(high[1], c0), high[2]))
@@ -139,7 +137,7 @@ def _median_of_columns5_(columns: np.ndarray, pairs: np.ndarray, out: np.ndarray
 
 @njit(**JIT_OPTIONS)
 def _median_of_columns3_(columns: np.ndarray, out: np.ndarray) -> None:
-    """Return the median of 9 is the median of the highest minimum, the median median and the lowest maximum."""
+    """Write the median of each 3 x 3 window: of the largest minimum, the median median and the smallest maximum."""
     low, middle, high = columns[1:], columns[LINE + 1 :], columns[2 * LINE + 1 :]
     for x in range(out.size):
         a = max(max(low[x], low[x + 1]), low[x + 2])
@@ -193,8 +191,8 @@ def _merge3(a0: float, a1: float, a2: float, b0: float, b1: float, b2: float) ->
 
 @njit(**JIT_OPTIONS)
 def _highest3(a: float, b: float, c: float, d: float, e: float) -> tuple[float, ...]:
-    """Return the three highest of five numbers."""
-    low = max(min(a, b), min(c, d))  # the lowest of four is out
+    """Return the three highest of five values."""
+    low = max(min(a, b), min(c, d))  # drops the lowest of four
     middle, high = min(max(a, b), max(c, d)), max(max(a, b), max(c, d))
     low, middle = min(low, middle), max(low, middle)
     low = max(low, e)
@@ -204,8 +202,8 @@ def _highest3(a: float, b: float, c: float, d: float, e: float) -> tuple[float, 
 
 @njit(**JIT_OPTIONS)
 def _lowest3(a: float, b: float, c: float, d: float, e: float) -> tuple[float, ...]:
-    """Return the three lowest of five numbers."""
-    high = min(max(a, b), max(c, d))  # the highest of four is out
+    """Return the three lowest of five values."""
+    high = min(max(a, b), max(c, d))  # drops the highest of four
     low, middle = min(min(a, b), min(c, d)), max(min(a, b), min(c, d))
     middle, high = min(middle, high), max(middle, high)
     high = min(high, e)

@@ -1,8 +1,8 @@
-"""Eight float32 at a time inside numba: formulas on `Lanes` become LLVM's portable vector instructions.
+"""Vectors of eight float32 for numba intrinsics: operators on `Lanes` emit LLVM's portable vector instructions.
 
-Numba vectorizes simple loops by itself, but first has to prove at run time, row by row, that no array overlaps
-another; with the fifteen arrays of TV-L1 this takes longer than a part of the row. A generator of code for
-`numba.extending.intrinsic` knows that they don't.
+LLVM vectorizes simple numba loops by itself, but checks at run time, row by row, that no array overlaps another; with
+the 15 arrays of TV-L1 this takes longer than part of a row. Code emitted by an intrinsic needs no such check.
+docs/concepts/flow-kernels.md explains this and the rounding.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ VECTOR = ir.VectorType(FLOAT, WIDTH)
 
 
 class Lanes:
-    """Eight numbers in the code that `builder` writes; the usual operators work lane by lane."""
+    """An LLVM vector value; operators emit elementwise instructions with `builder`."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder = builder
@@ -36,7 +36,7 @@ class Lanes:
         return Lanes(self.builder, self.builder.fdiv(self.value, other.value))
 
     def multiply_add(self, factor: "Lanes", summand: "Lanes") -> "Lanes":
-        """self * factor + summand, rounded once where the processor can."""
+        """Return self * factor + summand, rounded once if the processor has a fused multiply-add."""
         return self._call("llvm.fmuladd", factor, summand)
 
     def minimum(self, other: "Lanes") -> "Lanes":
@@ -48,7 +48,7 @@ class Lanes:
         return Lanes(self.builder, self.builder.select(greater, self.value, other.value))
 
     def less(self, other: "Lanes") -> Any:
-        """Where self < other, as eight bits for `select_lanes`."""
+        """Return the mask self < other, one bit per lane, for `select_lanes`."""
         return self.builder.fcmp_ordered("<", self.value, other.value)
 
     def floor(self) -> "Lanes":
@@ -67,7 +67,7 @@ class Lanes:
         return self._masked(0x7FFFFFFF)
 
     def power_of_two(self) -> "Lanes":
-        """Return the largest power of two that is not above a positive number."""
+        """Return the largest power of two not above each (positive) lane."""
         return self._masked(0x7F800000)
 
     def _masked(self, bits: int) -> "Lanes":
@@ -87,7 +87,7 @@ class Lanes:
 
 
 def sum_lanes(lanes: Lanes) -> Any:
-    """Return the sum of the eight numbers, first to last, as an LLVM value."""
+    """Return the sum of the lanes, added from first to last, as an LLVM value."""
     builder, total = lanes.builder, FLOAT(0.0)
     for lane in range(WIDTH):
         total = builder.fadd(total, builder.extract_element(lanes.value, ir.IntType(32)(lane)))
@@ -95,14 +95,14 @@ def sum_lanes(lanes: Lanes) -> Any:
 
 
 def select_lanes(where: Any, first: Lanes, second: Lanes) -> Lanes:
-    """Lane by lane, `first` where `where`, else `second`."""
+    """Return `first` where the mask `where` is set, else `second`."""
     return Lanes(first.builder, first.builder.select(where, first.value, second.value))
 
 
 def divide(numerators: list[Lanes], divisor: Lanes) -> list[Lanes]:
-    """Return every numerator / divisor, correctly rounded, with one division.
+    """Divide several numerators by one divisor, correctly rounded, with a single division.
 
-    Markstein (1990): a product with the rounded reciprocal, corrected by its remainder.
+    The product with the rounded reciprocal, corrected by its remainder (Markstein 1990); needs fused multiply-add.
     """
     reciprocal = splat(divisor.builder, 1.0) / divisor
     negative_divisor = splat(divisor.builder, 0.0) - divisor
@@ -114,10 +114,10 @@ def divide(numerators: list[Lanes], divisor: Lanes) -> list[Lanes]:
 
 
 def hypot(x: Lanes, y: Lanes) -> Lanes:
-    """Return the length of (x, y), for use in 1 + length, as the C library rounds it: through float64.
+    """Return the length of (x, y) as C's double-precision hypot rounds it to float32, for use in 1 + length.
 
-    float64 takes long. A float32 root that is corrected by its exact remainder gives the same except where that
-    falls close to the middle between two float32; then, once in thousands of calls, all is repeated in float64.
+    float64 is slow. A float32 root corrected by its exact remainder gives the same result, unless it is close to the
+    midpoint of two float32 values; then, once in thousands of calls, the vector is computed again in float64.
     """
     builder = x.builder
     zero, half = splat(builder, 0.0), splat(builder, 0.5)
@@ -125,7 +125,7 @@ def hypot(x: Lanes, y: Lanes) -> Lanes:
     large, small = xx.maximum(yy), xx.minimum(yy)
     square = large + small
     rounding_residual = x.multiply_add(x, zero - xx) + y.multiply_add(y, zero - yy) + (small - (square - large))
-    square = square.maximum(splat(builder, 1e-20))  # below, 1 + length is 1 and a root may be 0
+    square = square.maximum(splat(builder, 1e-20))  # below, 1 + length is 1; avoids a division by a root of 0
     root = square.sqrt()
     correction = ((zero - root).multiply_add(root, square) + rounding_residual) * (half / root)
     length = root + correction
@@ -140,7 +140,7 @@ def hypot(x: Lanes, y: Lanes) -> Lanes:
 
 
 def splat(builder: Any, number: Any, width: int = WIDTH) -> Lanes:
-    """Return the same number, a Python float or an LLVM value, in all lanes."""
+    """Broadcast a number, a Python float or an LLVM value, to all lanes."""
     vector_type = ir.VectorType(FLOAT, width)
     if isinstance(number, float):
         return Lanes(builder, ir.Constant(vector_type, [number] * width))
@@ -149,25 +149,25 @@ def splat(builder: Any, number: Any, width: int = WIDTH) -> Lanes:
 
 
 def shuffle(first: Lanes, second: Lanes, lanes: list[int]) -> Lanes:
-    """Return some of the lanes of two vectors, in any order and number."""
+    """Select lanes of two vectors by index: 0 ... for `first`, then on for `second`."""
     builder = first.builder
     chosen = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
     return Lanes(builder, builder.shuffle_vector(first.value, second.value, chosen))
 
 
 def load(builder: Any, data: Any, index: Any, width: int = WIDTH) -> Lanes:
-    """Return `data[index : index + width]` of a pointer to float32."""
+    """Load `data[index : index + width]` from a pointer to float32."""
     vector_type = ir.VectorType(FLOAT, width)
     return Lanes(builder, builder.load(_element_pointer(builder, data, index, vector_type), align=4))
 
 
 def load_scalar(builder: Any, data: Any, index: Any) -> Any:
-    """Return `data[index]` as an LLVM value."""
+    """Load `data[index]` as an LLVM value."""
     return builder.load(_element_pointer(builder, data, index, FLOAT), align=4)
 
 
 def store(builder: Any, data: Any, index: Any, lanes: Lanes) -> None:
-    """Return `data[index : index + 8] = lanes`"""
+    """Store `data[index : index + 8] = lanes`."""
     builder.store(lanes.value, _element_pointer(builder, data, index, VECTOR), align=4)
 
 
@@ -176,7 +176,7 @@ def _element_pointer(builder: Any, data: Any, index: Any, vector_type: Any) -> A
 
 
 def unpack_arguments(context: Any, builder: Any, signature: Any, arguments: Any) -> list[Any]:
-    """Return the arguments of an intrinsic, with arrays, also in tuples, as pointers to their first number."""
+    """Return the arguments of an intrinsic, with arrays (also in tuples) as pointers to their first value."""
     return [
         _unpack_argument(context, builder, numba_type, value)
         for numba_type, value in zip(signature.args, arguments, strict=True)
@@ -187,6 +187,6 @@ def _unpack_argument(context: Any, builder: Any, numba_type: Any, value: Any) ->
     if isinstance(numba_type, types.Array):
         return context.make_array(numba_type)(context, builder, value).data
     if isinstance(numba_type, types.UniTuple):
-        parts = [builder.extract_value(value, i) for i in range(numba_type.count)]
-        return [_unpack_argument(context, builder, numba_type.dtype, part) for part in parts]
+        items = [builder.extract_value(value, i) for i in range(numba_type.count)]
+        return [_unpack_argument(context, builder, numba_type.dtype, item) for item in items]
     return value

@@ -1,8 +1,8 @@
-"""TV-L1 on one level of the pyramid: warp, median, iterate until the flow stands still, as OpenCV does.
+"""TV-L1 on one pyramid level: warp, then median filter and iterations until the flow converges, as in OpenCV.
 
-The stopping rule and the median between iterations follow OpenCV; the scheme is Sanchez Perez et al. (IPOL 2013).
+The scheme is that of Sanchez Perez et al. (IPOL 2013); the stopping rule and the median between iterations follow
+OpenCV. Planes as in `iteration.py`; docs/concepts/flow-kernels.md has an overview.
 """
-# planes as in `iteration.py`
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from preprocess.flow.numba_kernels.warping import pack_, warp_
 
 
 def _compile_solver(sources: int) -> Callable[..., int]:
-    """Return `solve_`, whose cached compilation is valid for these `sources` only: numba compares closures."""
+    """Return `solve_`, whose cached compilation is valid for this checksum only: numba's cache compares closures."""
 
     @njit(**JIT_OPTIONS, cache=True)
     def solve_(
@@ -41,10 +41,10 @@ def _compile_solver(sources: int) -> Callable[..., int]:
         median: int,
         exact: bool,
     ) -> int:
-        """Improve the flow `u` from image `first` to `second` (H, W), in place; `p` is set to 0 first.
+        """Refine the flow `u` from image `first` to `second` (H, W), in place; `p` is set to 0 first.
 
-        `packed`, `filtered` and `data` are scratch. `epsilon` bounds the sum of squared changes of an iteration.
-        `exact`: every operation is rounded as OpenCV does it.
+        `packed`, `filtered` and `data` are scratch memory. Iterations stop when the sum of squared changes is at most
+        `epsilon`. With `exact`, every operation is rounded as in OpenCV.
         """
         height, width = first.shape
         pack_(second, packed)

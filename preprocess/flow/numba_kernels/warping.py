@@ -1,9 +1,9 @@
-"""Bicubic warping of the second image and its derivatives in one pass, as OpenCV's `remap(INTER_CUBIC)` does it.
+"""Bicubic warping of the second image and its derivatives in one pass, as OpenCV's `remap(INTER_CUBIC)`.
 
-The image and its two derivatives lie side by side, four floats a pixel, so that the weights are computed once and
-one vector instruction handles two taps of all three. Pixels outside the image are 0.
+The image and its two derivatives are interleaved, four floats per pixel, so that the weights are computed once and a
+vector instruction handles all three. Pixels outside the image are 0. docs/concepts/flow-kernels.md explains the code.
+Shapes: H x W pixels of a level, n its row stride (see `iteration.py`), PAD zero pixels on every side.
 """
-# H W pixels of a level, n its row stride (see `iteration.py`), PAD zero pixels on every side
 
 from collections.abc import Callable
 from typing import Any
@@ -17,17 +17,17 @@ from numba.extending import intrinsic
 from preprocess.flow.numba_kernels import JIT_OPTIONS
 from preprocess.flow.numba_kernels.simd import VECTOR, WIDTH, Lanes, load, load_scalar, splat, store, unpack_arguments
 
-PAD = 4  # a cubic tap reaches 2 pixels to the right; 4 also hold every tap of a point that is far outside
+PAD = 4  # pixels: enough for all 4 x 4 taps of a point clamped to 3 pixels outside the image
 CHANNELS = 4  # image, d/dx, d/dy, 0
 
 
 def _cubic_sum_code(
     typing_context: Any, image: Any, corner: Any, line: Any, wx: Any, wy: Any, x: Any, count: Any
 ) -> Any:
-    """Return weighted sum over 4 x 4 pixels of all channels: (image, d/dx, d/dy), three float32.
+    """Emit the weighted sum over 4 x 4 pixels of the channels (image, d/dx, d/dy): three float32.
 
-    `image[corner]` is the first channel of the upper left tap, `line` the distance between rows in floats;
-    the weights are `wx[x + k * count]` and `wy[x + k * count]`, k = 0 ... 3. Nothing is checked.
+    `image[corner]` is the first channel of the upper left tap, `line` the row stride in floats; the weights are
+    `wx[x + k * count]` and `wy[x + k * count]`, k = 0 ... 3. Indices are not checked.
     """
     signature = types.UniTuple(types.float32, 3)(image, corner, line, wx, wy, x, count)
 
@@ -70,10 +70,10 @@ def _sampling_positions_code(
     wx: Any,
     wy: Any,
 ) -> Any:
-    """Where the pixels of row `y`, which begins at `row_start`, come from.
+    """Emit the sampling positions x + u of the pixels of row `y`, which starts at index `row_start`.
 
     Writes the index of the upper left one of 4 x 4 taps into `corner` (n), their weights into `wx` and `wy` (4 * n).
-    Points outside -3 ... `right` and `bottom` see only zeros, so they may as well lie there.
+    Points are clamped to -3 ... `right` and `bottom`: beyond, all taps are 0 in any case.
     """
     signature = types.void(u, row_start, y, stride, right, bottom, line, corner, wx, wy)
 
@@ -108,9 +108,9 @@ def _sampling_positions_code(
 
 
 def cubic_weights(builder: Any, x: Lanes) -> list[Lanes]:
-    """Return weights of the pixels at -1, 0, 1, 2 for a point at 0 <= x < 1: Keys' kernel (1981) with a = -0.75.
+    """Return the weights of the pixels at -1, 0, 1, 2 for a point at 0 <= x < 1: Keys' kernel (1981) with a = -0.75.
 
-    In the order of operations of OpenCV 5, whose result it is to the last bit.
+    Equal to OpenCV 5's to the last bit: the operations have the same order.
     """
     one, a = splat(builder, 1.0), splat(builder, -0.75)
     y = one - x
