@@ -284,7 +284,7 @@ def test_view_dataset_by_split_is_that_of_records_and_a_configuration(store: Pat
 
 def test_view_dataset_says_which_arguments_do_not_go_together(store: Path) -> None:
     clips = cc.open_clips(store)
-    with pytest.raises(ValueError, match="subset 'test' of which split"):
+    with pytest.raises(ValueError, match="subset 'test' needs a split"):
         cc.ViewDataset(clips, subset="test")
     with pytest.raises(ValueError, match="not both"):
         cc.ViewDataset(clips, clips.records, split="1")
