@@ -190,9 +190,7 @@ def _select_records(clips: Clips, split: str | None, subset: str | None) -> list
     if split is not None:
         return clips.select(split, subset or "train")
     if subset is not None:
-        raise ValueError(
-            f"subset {subset!r} needs a split; the clips have {', '.join(clips.splits) or 'none'}"
-        )
+        raise ValueError(f"subset {subset!r} needs a split; the clips have {', '.join(clips.splits) or 'none'}")
     return clips.records
 
 
