@@ -1,19 +1,28 @@
-"""Architecture: a package imports only earlier packages, no catch-all modules, weights are never unpickled freely."""
+"""Architecture: packages import only earlier ones, files are short and documented, weights are unpickled safely."""
 
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
+MAX_LINES = 350
 BASE_MODULES = {"config", "config_schema", "devices", "exit_codes", "files", "logs"}
-# above everything: the command line, and what `import covid_cmsf` offers besides the packages' own classes
+# In the order of the data; `preprocess` comes before them and imports only `clips`, the store's file format.
+PACKAGES = ["clips", "views", "models", "methods", "training", "evaluation", "search", "cotrain", "report", "engines"]
+# Above everything: the command line, and what `import covid_cmsf` offers besides the packages' own classes.
 TOP_MODULES = {"cli", "__main__", "commands", "video_files"}
-PACKAGES = ["clips", "views", "models", "methods", "training", "evaluation", "cotrain", "report"]
-# evaluation knows checkpoints, not methods; models know nothing of clips
+# evaluation uses checkpoints, not methods; models don't depend on clips
 FORBIDDEN = {("evaluation", "methods"), ("evaluation", "training"), ("models", "clips"), ("models", "views")}
+SOURCES = sorted(path for folder in ("covid_cmsf", "preprocess") for path in (ROOT / folder).rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 def imported_modules(path: Path) -> set[str]:
-    """The modules that a file imports, also inside functions."""
+    """Return the modules that a file imports, also inside functions."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -24,13 +33,13 @@ def imported_modules(path: Path) -> set[str]:
 
 
 def package_of(module: str) -> str | None:
-    """`clips` for covid_cmsf.clips.store; None for foreign modules and the bare package (its version)."""
-    parts = module.split(".")
-    if parts[0] == "preprocess":
+    """Return `clips` for covid_cmsf.clips.store; None for other projects and the bare package (its version)."""
+    names = module.split(".")
+    if names[0] == "preprocess":
         return "preprocess"
-    if parts[0] != "covid_cmsf" or len(parts) == 1 or parts[1].startswith("__"):
+    if names[0] != "covid_cmsf" or len(names) == 1 or names[1].startswith("__"):
         return None
-    return parts[1]
+    return names[1]
 
 
 def allowed_imports(package: str) -> set[str]:
@@ -44,19 +53,25 @@ def allowed_imports(package: str) -> set[str]:
     return BASE_MODULES | {other for other in earlier if (package, other) not in FORBIDDEN}
 
 
+def test_every_package_has_its_position_in_the_order() -> None:
+    found = {path.stem if path.is_file() else path.name for path in (ROOT / "covid_cmsf").glob("[!_]*")}
+    known = BASE_MODULES | TOP_MODULES | set(PACKAGES) | {"py"}  # py.typed
+    assert found - {"configs"} <= known, f"add to PACKAGES, BASE_MODULES or TOP_MODULES: {sorted(found - known)}"
+    assert {"clips", "views", "models", "methods", "training", "evaluation", "cotrain"} <= found
+
+
 def test_packages_import_only_earlier_packages() -> None:
-    files = [*(ROOT / "covid_cmsf").rglob("*.py"), *(ROOT / "preprocess").rglob("*.py")]
-    assert len(files) > 20
+    assert len(SOURCES) > 20
     violations = []
-    for path in files:
-        relative = path.relative_to(ROOT)
-        package = "preprocess" if relative.parts[0] == "preprocess" else relative.with_suffix("").parts[1]
-        if package == "__init__":
+    for path in SOURCES:
+        names = path.relative_to(ROOT).with_suffix("").parts
+        package = "preprocess" if names[0] == "preprocess" else names[1]
+        if package == "__init__":  # the public API imports from all packages, lazily
             continue
         for module in imported_modules(path):
             other = package_of(module)
             if other is not None and other not in allowed_imports(package):
-                violations.append(f"{relative} imports {module}")
+                violations.append(f"{relative(path)} imports {module}")
     assert not violations, "\n".join(violations)
 
 
@@ -65,9 +80,16 @@ def test_there_are_no_catch_all_modules() -> None:
     assert not names & {"utils", "util", "common", "helpers", "misc"}
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_a_module_is_short_and_has_a_docstring(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MAX_LINES, f"split it: more than {MAX_LINES} lines"
+    assert ast.get_docstring(ast.parse(text)), "a module docstring says what the module does"
+
+
 def test_weights_are_never_unpickled_freely() -> None:
-    for path in (ROOT / "covid_cmsf").rglob("*.py"):
+    for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
                 keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-                assert keywords.get("weights_only") == "True", f"{path}:{node.lineno}"
+                assert keywords.get("weights_only") == "True", f"{relative(path)}:{node.lineno}"

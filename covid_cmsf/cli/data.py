@@ -57,7 +57,7 @@ def info(
             f"the bound of {store.flow_bound:g} px (from {summary.flow['num_videos']:.0f} videos)"
         )
     if summary.num_failures:
-        out.print(f"{summary.num_failures} videos were set aside: see {clips / 'failures.csv'}")
+        out.print(f"{summary.num_failures} videos were skipped: see {clips / 'failures.csv'}")
 
 
 @clips_app.command()
@@ -78,7 +78,7 @@ def check(
     if faults:
         console.print(f"[red]{len(faults)} faults[/] in {len(store.records)} videos", highlight=False)
         raise typer.Exit(exit_codes.FAILED)
-    failure_note = f"; {len(store.failures)} videos are set aside in failures.csv" if store.failures else ""
+    failure_note = f"; {len(store.failures)} videos were skipped, see failures.csv" if store.failures else ""
     typer.echo(f"{clips}: {len(store.records)} videos, all files open and match{failure_note}")
 
 
@@ -121,7 +121,7 @@ def merge(
         linked, copied = merge_stores(opened, out, on_video=advance)
     merged = ClipStore.open(out)
     typer.echo(
-        f"{out}: {len(merged.records)} videos, {len(merged.failures)} set aside; {linked} files linked, {copied} copied"
+        f"{out}: {len(merged.records)} videos, {len(merged.failures)} skipped; {linked} files linked, {copied} copied"
     )
     unknown = {v for split in merged.splits.values() for v in split}
     unknown -= {r.video_id for r in merged.records} | {f.video_id for f in merged.failures}

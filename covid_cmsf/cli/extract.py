@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from covid_cmsf.clips import Clips
     from covid_cmsf.evaluation.features.model import EvalModel
 
-MAX_PRINTED = 10  # of the videos that were set aside
+MAX_PRINTED = 10  # skipped videos that are listed
 
 
 def extract(
@@ -138,7 +138,7 @@ def report_skipped(skipped: "Sequence[tuple[str, str, str]]") -> None:
     if not skipped:
         return
     for video_id, stage, reason in skipped[:MAX_PRINTED]:
-        console.print(f"set aside: {video_id} ({stage}): {reason}", style="yellow", highlight=False, markup=False)
+        console.print(f"skipped: {video_id} ({stage}): {reason}", style="yellow", highlight=False, markup=False)
     if len(skipped) > MAX_PRINTED:
         console.print(f"... and {len(skipped) - MAX_PRINTED} more", style="yellow")
     console.print(f"{len(skipped)} videos have no result; numbers are of the others", style="yellow")

@@ -1,4 +1,4 @@
-"""The section about the data: what the clip store holds, which videos to show of it, what was set aside."""
+"""The section about the data: what the clip store holds, which videos to show of it, what was skipped."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

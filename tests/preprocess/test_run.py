@@ -106,7 +106,7 @@ def test_shards_join_to_the_whole(videos: Path, undisturbed: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_bad_videos_are_set_aside_and_can_be_tried_again(tmp_path: Path) -> None:
+def test_bad_videos_are_skipped_and_can_be_retried(tmp_path: Path) -> None:
     videos, out = tmp_path / "videos", tmp_path / "clips"
     write_video(videos / "a" / "good.avi", moving_square(6))
     for name, content in {"empty": b"", "text": b"hello"}.items():
@@ -153,7 +153,7 @@ def test_odd_names_survive(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_video_over_its_time_limit_is_set_aside(tmp_path: Path) -> None:
+def test_a_video_over_its_time_limit_is_skipped(tmp_path: Path) -> None:
     write_video(tmp_path / "videos" / "long.avi", moving_square(200))
     result = preprocess(tmp_path / "videos", tmp_path / "clips", "--time-limit", "0.01", layout="flat")
     assert result.returncode == exit_codes.SKIPPED_ITEMS
@@ -164,7 +164,7 @@ def test_a_video_over_its_time_limit_is_set_aside(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_name_that_does_not_fit_is_set_aside(tmp_path: Path) -> None:
+def test_a_name_that_does_not_fit_is_skipped(tmp_path: Path) -> None:
     write_video(tmp_path / "videos" / "a.avi", moving_square(3))
     shutil.copy(tmp_path / "videos" / "a.avi", tmp_path / "videos" / f"{'n' * 252}.ts")
     result = preprocess(tmp_path / "videos", tmp_path / "clips", layout="flat")

@@ -1,4 +1,4 @@
-// Data: what the clips are, how they look, and which videos were set aside.
+// Data: what the clips are, how they look, and which videos were skipped.
 "use strict";
 Report.section("data", (body) => {
   const { el, format, charts, clips } = Report;
@@ -41,7 +41,7 @@ Report.section("data", (body) => {
       el("h3", {}, dataset.is_image ? "Samples" : flow ? "Samples of frames and flow" : "Samples of frames"), flow ? clips.wheel() : "",
       el("div", { class: "samples" }, dataset.samples.map((sample) => clips.clip({ files: sample.pictures, id: sample.id, className: sample.class || "unlabeled" }))),
       el("h3", {}, "Failures"),
-      failures.length ? Report.plain(["Video", "Stage", "Reason"], failures.map((one) => [one.video_id, one.stage, one.reason]), { class: "failures" }) : el("p", { class: "quiet" }, dataset.store_info ? "No video was set aside." : "Such collections keep no list of failures."),
+      failures.length ? Report.plain(["Video", "Stage", "Reason"], failures.map((one) => [one.video_id, one.stage, one.reason]), { class: "failures" }) : el("p", { class: "quiet" }, dataset.store_info ? "No video was skipped." : "Such collections keep no list of failures."),
       dataset.num_failures > failures.length ? el("p", { class: "quiet" }, `${format.count(dataset.num_failures - failures.length)} more are in failures.csv.`) : "");
   }));
   if (!Report.data.report.data.length) body.replaceChildren(Report.missing("No run says which clips it was trained on (config.yaml)."));
