@@ -15,7 +15,7 @@ Report.section("data", (body) => {
     const all = [["videos", format.count(dataset.num_videos)], ["sources", format.count(dataset.num_sources)], ["classes", Object.keys(dataset.classes || {}).length], ["frames", format.count(dataset.num_frames)],
       dataset.hours !== undefined && ["hours", format.number(dataset.hours, 2)], size && ["on disk", format.bytes(size)],
       dataset.frame_sizes && ["frame size", Object.keys(dataset.frame_sizes).slice(0, 3).join(", ")],
-      dataset.flow && ["mean motion", `${format.number(dataset.flow.mean_magnitude_px, 2)} px`], dataset.flow && ["at the bound", `${format.number(100 * dataset.flow.clipped_share, 2)}%`],
+      dataset.flow && ["mean motion", `${format.number(dataset.flow.mean_magnitude_px, 2)} px`], dataset.flow && ["at the bound", `${format.number(100 * dataset.flow.clipped_fraction, 2)}%`],
       made?.flow && ["flow by", `${made.flow.algorithm} (${made.flow.backend})`], dataset.num_failures !== undefined && ["failures", format.count(dataset.num_failures)]];
     return el("dl", { class: "numbers" }, all.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))));
   }
