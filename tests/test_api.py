@@ -39,7 +39,7 @@ def store(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def encoder_with_metadata(modality: str) -> cc.Encoder:
     encoder, eval_model = small_encoder(modality)
     encoder.frozen = False
-    encoder.metadata = eval_model.metadata  # type: ignore[assignment]
+    encoder.metadata = eval_model.metadata
     return encoder
 
 

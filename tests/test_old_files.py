@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from covid_cmsf.cli.app import app
 from covid_cmsf.clips import open_clips
 from covid_cmsf.evaluation.features.file import Features, Provenance, load_features, load_probabilities
-from covid_cmsf.models import load_encoder, load_weights
+from covid_cmsf.models import load_encoder, load_guide, load_weights
 from covid_cmsf.models.encoder import weights_sha256
 from covid_cmsf.training.config import GuideConfig
 from covid_cmsf.training.failures import replay
@@ -68,6 +68,8 @@ def test_an_old_checkpoint_gives_the_tensors_inside_it(branch: str) -> None:
 
 def test_an_old_checkpoint_serves_as_encoder_and_as_guide() -> None:
     assert_same_tensors(load_encoder(CHECKPOINT).state_dict(), stored_state("online.encoder."))
+    assert_same_tensors(load_encoder(V0 / "cmsf").state_dict(), stored_state("online.encoder."))  # the run folder
+    assert load_guide(V0 / "cmsf").fingerprint == load_guide(CHECKPOINT).fingerprint
     (guide,) = load_guides([GuideConfig(weights=str(CHECKPOINT), modality="rgb")], flow_style="motion")
     own = guide.network.state_dict()
     assert_same_tensors({k.removeprefix("encoder."): v for k, v in own.items() if k.startswith("encoder.")},

@@ -10,13 +10,15 @@ An image (B, C, H, W) is a clip of one frame. Nothing is normalized here, neithe
 import hashlib
 from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from covid_cmsf.models.checkpoints.metadata import EncoderMetadata, Size
+from covid_cmsf.models.input_transform import FLOW_BOUND, InputTransform
+
 # B batch, C channels, T frames, H W pixels; t h w what the strides leave of them
-
-
-Size = tuple[int, int, int]  # (T, H, W)
 
 
 class Encoder(nn.Module):
@@ -36,6 +38,7 @@ class Encoder(nn.Module):
         self.in_channels = in_channels
         self.num_features = num_features
         self.frozen = False
+        self.metadata: EncoderMetadata | None = None  # set by `load_weights`
         self.trunk = trunk.to(memory_format=self.memory_format)
 
     def forward_features(self, clip: Tensor) -> Tensor:
@@ -45,6 +48,14 @@ class Encoder(nn.Module):
     def forward(self, clip: Tensor) -> Tensor:
         """The feature (B, num_features): the feature map averaged over time and space."""
         return self.forward_features(clip).mean(dim=(2, 3, 4))
+
+    def preprocess(self, frames: Tensor | NDArray[np.generic], *, flow_bound: float = FLOW_BOUND) -> Tensor:
+        """Return the clip (C, T, H, W) that this encoder takes, from the frames of a video: see `InputTransform`."""
+        if self.metadata is None:
+            raise ValueError(
+                f"this {self.name} has no metadata that says how to preprocess frames; load_encoder(FILE) attaches it"
+            )
+        return InputTransform.from_metadata(self.metadata)(frames, flow_bound=flow_bound)
 
     def train(self, mode: bool = True) -> "Encoder":
         """As usual, but a frozen encoder stays in eval mode, whoever calls `train` on the whole."""

@@ -6,6 +6,7 @@ CMSF code (`0`, `1`, `3` with batch norm) and of MoCo v2 (`0`, `2` without).
 
 # B batch, D feature or embedding size
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -45,15 +46,35 @@ def projector_layout(num_features: int, *, output_batch_norm: bool = False) -> H
     return HeadLayout(sizes=sizes, batch_norm=True, output_batch_norm=output_batch_norm)
 
 
-def predictor_layout(num_features: int) -> HeadLayout:
-    """CMSF's predictor of the online network: d/4 -> 2d -> d/4, batch norm inside."""
-    sizes = (num_features // 4, 2 * num_features, num_features // 4)
-    return HeadLayout(sizes=sizes, batch_norm=True)
+def predictor_layout(num_features: int, *, embedding_size: int | None = None) -> HeadLayout:
+    """CMSF's predictor of the online network: d/4 -> 2d -> d/4, batch norm inside; `embedding_size` replaces d/4."""
+    size = num_features // 4 if embedding_size is None else embedding_size
+    return HeadLayout(sizes=(size, 2 * num_features, size), batch_norm=True)
 
 
 def coclr_layout(num_features: int, *, embedding_size: int = 128) -> HeadLayout:
     """CoCLR's and MoCo v2's head: d -> d -> 128, no batch norm."""
     return HeadLayout(sizes=(num_features, num_features, embedding_size))
+
+
+HEADS: dict[str, Callable[[int], HeadLayout]] = {  # projectors by name, for an encoder of d features
+    "cmsf": projector_layout,
+    "coclr": coclr_layout,
+    "supcon": lambda d: HeadLayout(sizes=(d, d, 128), batch_norm=True),
+    "mlp": lambda d: HeadLayout(sizes=(d, d, d), batch_norm=True),
+    "linear": lambda d: HeadLayout(sizes=(d, d)),
+}
+
+
+def head_layout(
+    name: str, num_features: int, *, embedding_size: int | None = None, output_batch_norm: bool = False
+) -> HeadLayout:
+    """Return the layout of a projector of `HEADS`; `embedding_size` replaces the width of its output."""
+    if name not in HEADS:
+        raise ValueError(f"unknown head {name!r}; choose from {', '.join(HEADS)}")
+    layout = HEADS[name](num_features)
+    sizes = (*layout.sizes[:-1], embedding_size or layout.sizes[-1])
+    return layout.model_copy(update={"sizes": sizes, "output_batch_norm": output_batch_norm})
 
 
 class Standardize(nn.Module):

@@ -1,66 +1,93 @@
-"""The networks of a run: encoder and heads together. A clip goes in, an embedding comes out.
+"""Encoder and heads as one network: a clip goes in, an embedding comes out.
 
-`Embedder` (encoder, projector) is what a guide is. `Network` is the online network (encoder, projector, predictor) or
-its target (encoder, projector), an exponential moving average of it.
+online = create_network("s3d", modality="rgb", head="cmsf", predictor=True)
+target = make_target(online)              # encoder and projector; `ema_update_` moves it after the online network
+guide = load_guide("infonce-flow.pt")     # frozen
+ema_update_(target, online, 0.99)
 """
 
 # B batch, D embedding size
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from covid_cmsf.models.checkpoints.load import LoadedWeights, load_weights
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
-from covid_cmsf.models.encoder import Encoder
-from covid_cmsf.models.heads import MLP, HeadLayout
+from covid_cmsf.models.encoder import Encoder, freeze_, weights_sha256
+from covid_cmsf.models.heads import MLP, head_layout, predictor_layout
+from covid_cmsf.models.registry import create_model
+from covid_cmsf.views.modalities import FlowStyle, get_modality
 
 
-class Embedder(nn.Module):
-    """`projector(encoder(clip))`, scaled to unit length."""
+class Network(nn.Module):
+    """`predictor(projector(encoder(view)))`, scaled to unit length unless `unit_output` is False.
 
-    def __init__(self, encoder: Encoder, projector: MLP) -> None:
+    Without a predictor it is a target network or a guide.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        projector: MLP,
+        *,
+        predictor: MLP | None = None,
+        unit_output: bool = True,
+    ) -> None:
         super().__init__()
         if projector.layout.sizes[0] != encoder.num_features:
             raise ValueError(
                 f"a projector for features of {projector.layout.sizes[0]} does not fit {encoder.name}, "
                 f"which gives {encoder.num_features}"
             )
-        self.encoder = encoder
-        self.projector = projector
-
-    def forward(self, clip: Tensor) -> Tensor:
-        """(B, C, T, H, W) -> (B, D), unit vectors in fp32."""
-        return nn.functional.normalize(self.projector(self.encoder(clip)).float(), dim=1)
-
-
-class Network(nn.Module):
-    """`predictor(projector(encoder(view)))`, scaled to unit length unless `unit_output` is False."""
-
-    def __init__(
-        self, encoder: Encoder, projector: MLP, *, predictor: MLP | None = None, unit_output: bool = True
-    ) -> None:
-        super().__init__()
         self.encoder, self.projector, self.predictor = encoder, projector, predictor
         self.unit_output = unit_output
 
+    @property
+    def dim(self) -> int:
+        """The embedding size D."""
+        head = self.projector if self.predictor is None else self.predictor
+        return head.layout.sizes[-1]
+
     def forward(self, view: Tensor) -> Tensor:
-        """(B, C, T, H, W) -> (B, D) in fp32."""
+        """Return embeddings (B, D) in fp32 for views (B, C, T, H, W)."""
         output = self.projector(self.encoder(view))
         if self.predictor is not None:
             output = self.predictor(output)
         return nn.functional.normalize(output.float(), dim=1) if self.unit_output else output.float()
 
 
+def create_network(
+    name: str,
+    *,
+    modality: str = "rgb",
+    head: str = "cmsf",
+    predictor: bool = False,
+    embedding_size: int | None = None,
+    output_batch_norm: bool = False,
+    flow_style: FlowStyle = "motion",
+) -> Network:
+    """Create an encoder of the zoo with a projector (and a predictor), all with random weights, in train mode.
+
+    `head` is one of `HEADS`; `embedding_size` replaces the width of its output.
+    """
+    encoder = create_model(name, in_channels=get_modality(modality, flow_style=flow_style).num_channels)
+    projector = MLP(
+        head_layout(head, encoder.num_features, embedding_size=embedding_size, output_batch_norm=output_batch_norm)
+    )
+    return Network(encoder, projector, predictor=make_predictor(projector, encoder) if predictor else None)
+
+
 def make_predictor(projector: MLP, encoder: Encoder) -> MLP:
-    """CMSF's predictor: as wide inside as its projector, and back to the embedding."""
-    size = projector.layout.sizes[-1]
-    return MLP(HeadLayout(sizes=(size, 2 * encoder.num_features, size), batch_norm=True))
+    """Create CMSF's predictor for the output of `projector`."""
+    return MLP(predictor_layout(encoder.num_features, embedding_size=projector.layout.sizes[-1]))
 
 
 def make_target(online: Network) -> Network:
-    """The target network: the same encoder and projector, no predictor, no gradients."""
+    """Copy encoder and projector into a target network: no predictor, no gradients."""
     target = Network(copy.deepcopy(online.encoder), copy.deepcopy(online.projector))
     return target.requires_grad_(False)
 
@@ -75,10 +102,61 @@ def ema_update_(target: Network, online: Network, momentum: float) -> None:
     torch._foreach_lerp_([pair[0] for pair in pairs], [pair[1] for pair in pairs], 1 - momentum)
 
 
+class Guide(nn.Module):
+    """A frozen network that gives unit vectors; `modality` is its input, `column` its column in the memory bank.
+
+    With a bare encoder the embedding is its feature.
+    """
+
+    def __init__(
+        self, network: Network | Encoder, *, modality: str, description: str, column: str | None = None
+    ) -> None:
+        super().__init__()
+        self.network, self.modality, self.description = freeze_(network), modality, description
+        self.column = f"guide_{modality}" if column is None else column
+        self.fingerprint = weights_sha256(self.network)
+
+    @property
+    def dim(self) -> int:
+        """The embedding size D."""
+        return self.network.dim if isinstance(self.network, Network) else self.network.num_features
+
+    @torch.no_grad()
+    def forward(self, view: Tensor) -> Tensor:
+        """Return unit vectors (B, D) in fp32 for views (B, C, T, H, W)."""
+        return nn.functional.normalize(self.network(view).float(), dim=1)
+
+    def check_unchanged(self) -> None:
+        """Raise RuntimeError if a weight or a batch-norm statistic differs from when the guide was made."""
+        if weights_sha256(self.network) != self.fingerprint:
+            raise RuntimeError(f"the guide {self.description} has changed during the run, so its results mean nothing")
+
+
+def load_guide(
+    path: str | Path, *, branch: str | None = None, layer: str = "projector", modality: str | None = None
+) -> Guide:
+    """Load a frozen guide from a checkpoint or a run folder.
+
+    `layer` is the output that is compared: `projector`, or `encoder` for its feature. `modality` is that of the file
+    unless given.
+    """
+    if layer not in ("projector", "encoder"):
+        raise ValueError(f"unknown layer {layer!r}; choose from projector, encoder")
+    loaded = load_weights(path, branch=branch, keep_head=layer == "projector")
+    return make_guide(loaded, path=path, modality=loaded.metadata.modality if modality is None else modality)
+
+
+def make_guide(loaded: LoadedWeights, *, path: str | Path, modality: str, column: str | None = None) -> Guide:
+    """Freeze loaded weights into a guide."""
+    network = loaded.encoder if loaded.projector is None else Network(loaded.encoder, loaded.projector)
+    description = f"{path} ({modality}, {loaded.metadata.encoder}, {loaded.metadata.trained})"
+    return Guide(network, modality=modality, description=description, column=column)
+
+
 def network_metadata(
     online: Network, *, input_size: tuple[int, int, int], stride: int, modality: str, **fields: object
 ) -> EncoderMetadata:
-    """What one must know to use the weights; `fields` are `mean`, `std`, `trained`."""
+    """Describe the weights for whoever loads them; `fields` are `mean`, `std`, `trained`."""
     return EncoderMetadata.model_validate(
         {
             "encoder": online.encoder.name,

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from covid_cmsf.models.encoder import Encoder, Size
+from covid_cmsf.models.checkpoints.metadata import Size
+from covid_cmsf.models.encoder import Encoder
 from covid_cmsf.models.registry import create_model
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from covid_cmsf.models.encoder import Encoder, Size
+from covid_cmsf.models.checkpoints.metadata import Size
+from covid_cmsf.models.encoder import Encoder
 
 BN_EPS = 1e-5  # PyTorch's and CoCLR's; torchvision trained its S3D with 1e-3
 

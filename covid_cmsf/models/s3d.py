@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from covid_cmsf.models.checkpoints.metadata import Size
 from covid_cmsf.models.conv import SpatialConv, TemporalConv
-from covid_cmsf.models.encoder import Encoder, Size
+from covid_cmsf.models.encoder import Encoder
 from covid_cmsf.models.registry import register_encoder
 
 

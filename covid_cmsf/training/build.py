@@ -13,13 +13,13 @@ from covid_cmsf.methods.instance_memory import InstanceMemory
 from covid_cmsf.methods.memory_bank import MemoryBanks
 from covid_cmsf.models import HeadLayout
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
-from covid_cmsf.models.networks import Network, make_predictor, make_target, network_metadata
+from covid_cmsf.models.networks import Guide, Network, make_predictor, make_target, network_metadata
 from covid_cmsf.models.precision import compile_
 from covid_cmsf.training.batchnorm import train_mode_, use_sync_batchnorm
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.data import TrainData, open_data
 from covid_cmsf.training.distributed import DistributedContext
-from covid_cmsf.training.guides import Guide, load_guides
+from covid_cmsf.training.guides import load_guides
 from covid_cmsf.training.networks import start_network
 from covid_cmsf.views.modalities import get_modality
 
@@ -136,7 +136,7 @@ def _build_banks(config: TrainConfig, network: Network, guides: list[Guide], dis
     method = config.method
     assert isinstance(method, TargetMethodConfig)
     dim = network.projector.layout.sizes[-1]
-    dims = {"target": dim, **{guide.column: guide.size for guide in guides}, **dict.fromkeys(method.extra_columns, dim)}
+    dims = {"target": dim, **{guide.column: guide.dim for guide in guides}, **dict.fromkeys(method.extra_columns, dim)}
     return MemoryBanks(method.bank_size, dims, labeled_size=method.second_bank_size).to(dist.device)
 
 

@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from covid_cmsf.files import atomic_path
 from covid_cmsf.logs import progress_bar
-from covid_cmsf.models import Embedder, Encoder, freeze_, load_weights
+from covid_cmsf.models import Guide, load_weights, make_guide
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
-from covid_cmsf.models.encoder import weights_sha256
 from covid_cmsf.training.config import GuideConfig
 from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.views.batch import Batch, collate
@@ -32,32 +31,6 @@ from covid_cmsf.views.modalities import Modality, get_modality
 CACHE_EPOCH = 2**31  # views of epochs that no run reaches, so that they differ from the run's own
 
 
-class Guide(nn.Module):
-    """A frozen network that gives unit vectors; `column` is its column in the bank, `modality` its input."""
-
-    def __init__(self, network: Embedder | Encoder, *, column: str, modality: str, description: str) -> None:
-        super().__init__()
-        self.network, self.column, self.modality, self.description = freeze_(network), column, modality, description
-        self.fingerprint = weights_sha256(self.network)
-
-    @property
-    def size(self) -> int:
-        """The dimension of its embeddings."""
-        if isinstance(self.network, Embedder):
-            return self.network.projector.layout.sizes[-1]
-        return self.network.num_features
-
-    @torch.no_grad()
-    def forward(self, view: Tensor) -> Tensor:
-        """Return unit vectors (B, D) in fp32 for views (B, C, T, H, W)."""
-        return nn.functional.normalize(self.network(view).float(), dim=1)
-
-    def check_unchanged(self) -> None:
-        """Raise RuntimeError if a weight or a batch-norm statistic differs from the start of the run."""
-        if weights_sha256(self.network) != self.fingerprint:
-            raise RuntimeError(f"the guide {self.description} has changed during the run, so its results mean nothing")
-
-
 def load_guides(chosen: Sequence[GuideConfig], *, flow_style: str) -> list[Guide]:
     """Load the guides of a run, each for a bank column named after its modality."""
     guides: list[Guide] = []
@@ -68,9 +41,7 @@ def load_guides(chosen: Sequence[GuideConfig], *, flow_style: str) -> list[Guide
             raise FileNotFoundError(f"guides[{number}].weights: no file {config.weights}; train the guide first")
         loaded = load_weights(config.weights, branch=config.branch, keep_head=config.layer == "projector")
         _check_guide(loaded.metadata, get_modality(config.modality, flow_style=flow_style), config)  # type: ignore[arg-type]
-        network = loaded.encoder if loaded.projector is None else Embedder(loaded.encoder, loaded.projector)
-        description = f"{config.weights} ({config.modality}, {loaded.metadata.encoder}, {loaded.metadata.trained})"
-        guides.append(Guide(network, column=column, modality=config.modality, description=description))
+        guides.append(make_guide(loaded, path=config.weights, modality=config.modality, column=column))
     return guides
 
 
@@ -105,10 +76,10 @@ def embed_views(
     )
     with progress_bar(f"embedding {num_views} views per video with the guide", len(batches)) as advance:
         chunks = [_embed(guide, batch, dist.device, advance) for batch in loader]
-    embeddings = torch.empty(len(keys), guide.size)
+    embeddings = torch.empty(len(keys), guide.dim)
     for rank, chunk in enumerate(dist.gather_objects(torch.cat(chunks))):
         embeddings[rank :: dist.world_size] = chunk
-    return embeddings.view(num_views, len(data), guide.size)
+    return embeddings.view(num_views, len(data), guide.dim)
 
 
 def _embed(guide: Guide, batch: Batch, device: torch.device, advance: Any) -> Tensor:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from covid_cmsf.methods.base import HeadConfig
 from covid_cmsf.models import MLP, Encoder, HeadLayout, create_model, load_weights
-from covid_cmsf.models.heads import coclr_layout, projector_layout
+from covid_cmsf.models.heads import head_layout
 
 
 def start_network(
@@ -18,8 +18,7 @@ def start_network(
     """
     if init is None:
         encoder = create_model(name, in_channels=in_channels)
-        layout = head if isinstance(head, HeadLayout) else head_layout(head, encoder.num_features)
-        return encoder, MLP(layout), "random weights"
+        return encoder, MLP(_layout(head, encoder.num_features)), "random weights"
     if not Path(init).exists():
         raise FileNotFoundError(f"init: no file {init}; train the start first, or leave init out for random weights")
     reuse = isinstance(head, HeadConfig) and head.reuse
@@ -28,23 +27,15 @@ def start_network(
     if reuse:
         assert isinstance(head, HeadConfig) and loaded.projector is not None
         return loaded.encoder, _reused(loaded.projector, head, init), words + ", with its projector"
-    layout = head if isinstance(head, HeadLayout) else head_layout(head, loaded.encoder.num_features)
-    return loaded.encoder, MLP(layout), words
+    return loaded.encoder, MLP(_layout(head, loaded.encoder.num_features)), words
 
 
-def head_layout(head: HeadConfig, num_features: int) -> HeadLayout:
-    """The projector that the settings describe, on an encoder of `num_features`."""
-    d = num_features
-    layouts = {
-        "cmsf": projector_layout(d),
-        "coclr": coclr_layout(d),
-        "supcon": HeadLayout(sizes=(d, d, 128), batch_norm=True),
-        "mlp": HeadLayout(sizes=(d, d, d), batch_norm=True),
-        "linear": HeadLayout(sizes=(d, d)),
-    }
-    layout = layouts[head.projector]
-    sizes = (*layout.sizes[:-1], head.embedding_size or layout.sizes[-1])
-    return layout.model_copy(update={"sizes": sizes, "output_batch_norm": head.output_batch_norm})
+def _layout(head: HeadLayout | HeadConfig, num_features: int) -> HeadLayout:
+    if isinstance(head, HeadLayout):
+        return head
+    return head_layout(
+        head.projector, num_features, embedding_size=head.embedding_size, output_batch_norm=head.output_batch_norm
+    )
 
 
 def _reused(projector: MLP, head: HeadConfig, place: str) -> MLP:

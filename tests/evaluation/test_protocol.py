@@ -28,7 +28,7 @@ def test_the_card_says_how_to_show_and_the_user_knows_better() -> None:
     ) == ("rgb", 8, 32, 2, 4)
     told = build_eval_protocol(metadata(), length=5, size=24, stride=1, num_windows=2)
     assert (told.length, told.size, told.stride, told.num_windows) == (5, 24, 1, 2)
-    assert build_eval_protocol(metadata(mean=(0.1, 0.2, 0.3))).resolve_modality().mean == (0.1, 0.2, 0.3)
+    assert build_eval_protocol(metadata(mean=(0.1, 0.2, 0.3))).mean == (0.1, 0.2, 0.3)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_the_card_says_how_to_show_and_the_user_knows_better() -> None:
         ({"modality": "unknown"}, {}, "give one of rgb, flow, rgbdiff, frame"),
         ({}, {"modality": "sound"}, "unknown modality 'sound'"),
         ({"in_channels": 2, "mean": (0, 0), "std": (1, 1)}, {}, "takes 2 channels, and rgb has 3"),
-        ({"input_size": (8, 32, 40)}, {}, "say at which square size"),
+        ({"input_size": (8, 32, 40)}, {}, "give a square size"),
         ({}, {"protocol": "mine"}, "unknown protocol 'mine'; choose from clean, coclr"),
         ({}, {"protocol": "coclr", "num_windows": 3}, "protocol coclr has its own windows"),
         ({}, {"size": 4}, "greater than or equal to 8"),

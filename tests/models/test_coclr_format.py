@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torchvision.models.video import s3d as torchvision_s3d
 
-from covid_cmsf.models import MLP, HeadLayout, create_model, load_embedder, load_encoder, load_weights
+from covid_cmsf.models import MLP, HeadLayout, create_model, load_encoder, load_guide, load_weights
 from covid_cmsf.models.checkpoints.export import export_coclr
 from covid_cmsf.models.checkpoints.formats.coclr import coclr_keys, to_coclr
 from covid_cmsf.models.checkpoints.formats.torchvision import torchvision_s3d_keys
@@ -72,7 +72,7 @@ def test_report_names_what_was_taken_and_every_key_left_over(coclr_file: Path) -
 
 @pytest.mark.slow
 def test_guide_uses_the_projection_head(coclr_file: Path) -> None:
-    guide = load_embedder(coclr_file, branch="guide")
+    guide = load_guide(coclr_file, branch="guide")
     state = coclr_checkpoint("coclr")
     clip = torch.randn(2, 3, 8, 32, 32)
     with torch.inference_mode():

@@ -5,8 +5,8 @@ from torch import Tensor
 from covid_cmsf.models import (
     MLP,
     Classifier,
-    Embedder,
     HeadLayout,
+    Network,
     coclr_layout,
     create_model,
     predictor_layout,
@@ -77,17 +77,18 @@ def test_dropout_acts_in_training_only() -> None:
 
 def test_embeddings_are_unit_vectors() -> None:
     encoder = create_model("s3d_tiny")
-    embedder = Embedder(encoder, MLP(projector_layout(encoder.num_features))).eval()
+    projector = MLP(projector_layout(encoder.num_features))
+    embedder = Network(encoder, projector).eval()
     clip = torch.randn(2, 3, 8, 32, 32)
     embedding = embedder(clip)
     assert embedding.shape == (2, encoder.num_features // 4)
-    slow = torch.stack([row / row.norm() for row in embedder.projector(encoder(clip))])
+    slow = torch.stack([row / row.norm() for row in projector(encoder(clip))])
     torch.testing.assert_close(embedding, slow)
 
 
 def test_a_projector_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="features of 100 does not fit s3d_tiny, which gives 256"):
-        Embedder(create_model("s3d_tiny"), MLP(HeadLayout(sizes=(100, 5))))
+        Network(create_model("s3d_tiny"), MLP(HeadLayout(sizes=(100, 5))))
 
 
 def test_a_layout_with_one_size_is_refused() -> None:

@@ -11,10 +11,11 @@ from covid_cmsf.models import (
     MLP,
     Encoder,
     EncoderMetadata,
+    Network,
     create_model,
     list_models,
-    load_embedder,
     load_encoder,
+    load_guide,
     load_weights,
     projector_layout,
     save_encoder,
@@ -81,9 +82,10 @@ def test_the_projector_travels_with_the_encoder(tmp_path: Path) -> None:
     projector = MLP(projector_layout(256, output_batch_norm=True)).eval()
     metadata = make_metadata(encoder).model_copy(update={"projector": projector.layout})
     save_encoder(tmp_path / "x.safetensors", encoder, metadata, projector=projector)
-    embedder = load_embedder(tmp_path / "x.safetensors")
-    assert_same(embedder.projector, projector)
-    assert embedder.projector.layout == projector.layout and not embedder.training
+    network = load_guide(tmp_path / "x.safetensors").network
+    assert isinstance(network, Network)
+    assert_same(network.projector, projector)
+    assert network.projector.layout == projector.layout and not network.training
 
 
 def test_a_newer_checkpoint_format_is_refused(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ import torch
 import torch.nn.functional as F
 
 from covid_cmsf.clips.records import read_manifest, write_manifest
-from covid_cmsf.models import create_model
+from covid_cmsf.models import Guide, create_model
 from covid_cmsf.models.encoder import weights_sha256
 from covid_cmsf.training import run as run_module
 from covid_cmsf.training.config import GuideConfig, TrainConfig
 from covid_cmsf.training.guides import (
-    Guide,
     average_and_center,
     load_guides,
     read_guide_cache,

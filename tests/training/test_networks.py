@@ -9,10 +9,11 @@ from torch import nn
 
 from covid_cmsf.methods.base import HeadConfig
 from covid_cmsf.models import create_model
+from covid_cmsf.models.heads import head_layout
 from covid_cmsf.models.networks import Network, make_predictor, make_target
 from covid_cmsf.training.build import build_components
 from covid_cmsf.training.distributed import DistributedContext
-from covid_cmsf.training.networks import head_layout, start_network
+from covid_cmsf.training.networks import start_network
 from covid_cmsf.training.run import run_training
 from tests.training.factories import make_config, state
 
@@ -35,9 +36,9 @@ def kinds(module: nn.Module) -> list[str]:
     ],
 )
 def test_heads_are_those_of_the_papers(projector: Any, sizes: tuple[int, ...], batch_norm: bool) -> None:
-    layout = head_layout(HeadConfig(projector=projector), 64)
+    layout = head_layout(projector, 64)
     assert layout.sizes == sizes and layout.batch_norm == batch_norm and not layout.output_batch_norm
-    wide = head_layout(HeadConfig(projector=projector, embedding_size=9, output_batch_norm=True), 64)
+    wide = head_layout(projector, 64, embedding_size=9, output_batch_norm=True)
     assert wide.sizes == (*sizes[:-1], 9) and wide.output_batch_norm
 
 

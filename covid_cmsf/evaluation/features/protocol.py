@@ -5,20 +5,18 @@ Two protocols: `clean` is deterministic and treats gallery and query alike; `coc
 """
 
 import hashlib
-from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from covid_cmsf.clips.sampling import clip_span, pad_clip, sliding_windows, spread_windows
 from covid_cmsf.config import Config, validate
 from covid_cmsf.models import EncoderMetadata
+from covid_cmsf.models.input_transform import InputTransform, normalize_view
 from covid_cmsf.views.augment_params import AugmentParams
-from covid_cmsf.views.modalities import MODALITIES, FlowStyle, Modality, get_modality
-from covid_cmsf.views.pipeline import finish_view
+from covid_cmsf.views.modalities import FlowStyle, Modality, get_modality
 from covid_cmsf.views.presets import Augmentation, get_preset
 
 # C channels, T frames, H W pixels
@@ -42,17 +40,9 @@ class EvalProtocol(Config):
     num_windows: int = Field(ge=1, description="of a video, evenly spread; protocol coclr has its own rule")
     seed: int = Field(default=0, ge=0, description="of the random clips and colors of protocol coclr")
 
-    @property
-    def flow_in_bytes(self) -> bool:
-        """Two channels of flow whose mean is not 0: a CoCLR network cut to (x, y), which expects bytes / 255."""
-        return self.modality == "flow" and self.flow_style == "motion" and any(self.mean)
-
     def resolve_modality(self) -> Modality:
-        """The modality with the encoder's own mean and standard deviation."""
-        default = get_modality(self.modality, flow_style=self.flow_style)
-        return (
-            replace(default, std=(1.0, 1.0)) if self.flow_in_bytes else replace(default, mean=self.mean, std=self.std)
-        )
+        """Return the modality; `mean` and `std` of the protocol, not its own, normalize the view."""
+        return get_modality(self.modality, flow_style=self.flow_style)
 
     def augmentation(self) -> Augmentation:
         """The center square; protocol coclr shakes the colors of three videos in ten, as its authors' code does."""
@@ -64,11 +54,7 @@ class EvalProtocol(Config):
 
     def to_view(self, raw: Tensor, draw: AugmentParams, flow_bound: float) -> Tensor:
         """Cut frames, uint8 (T, C, H, W) -> what the encoder sees: float (C, T, H, W), or (C, H, W) of one frame."""
-        view = finish_view(raw, draw, self.resolve_modality(), flow_bound=flow_bound)
-        if not self.flow_in_bytes:
-            return view
-        mean, std = (torch.tensor(values, device=view.device).view(-1, 1, 1, 1) for values in (self.mean, self.std))
-        return (view / (2 * flow_bound) + 0.5 - mean) / std
+        return normalize_view(raw, draw, self.resolve_modality(), mean=self.mean, std=self.std, flow_bound=flow_bound)
 
 
 def build_eval_protocol(
@@ -87,39 +73,21 @@ def build_eval_protocol(
         raise ValueError(f"unknown protocol {protocol!r}; choose from {', '.join(get_args(ProtocolName))}")
     if protocol == "coclr" and num_windows is not None:
         raise ValueError("protocol coclr has its own windows; a number of windows goes with protocol clean")
-    resolved = _resolve_modality(metadata, modality)
-    frames, height, width = metadata.input_size
-    if size is None and height != width:
-        raise ValueError(f"the encoder was trained on {height}x{width} pixels; say at which square size to show it")
-    single = resolved.single_frame
+    transform = InputTransform.from_metadata(metadata, modality=modality, length=length, stride=stride, size=size)
+    resolved = transform.modality
     values = {
         "name": protocol,
         "modality": resolved.name,
         "flow_style": "coclr" if resolved.stored_modality == "flow" and not resolved.signed_x else "motion",
-        "mean": resolved.mean if resolved.frame_difference else metadata.mean,
-        "std": resolved.std if resolved.frame_difference else metadata.std,
-        "length": 1 if single else frames if length is None else length,
-        "stride": 1 if single else metadata.stride if stride is None else stride,
-        "size": height if size is None else size,
-        "num_windows": (1 if single else NUM_WINDOWS) if num_windows is None else num_windows,
+        "mean": transform.mean,
+        "std": transform.std,
+        "length": transform.length,
+        "stride": transform.stride,
+        "size": transform.size,
+        "num_windows": (1 if resolved.single_frame else NUM_WINDOWS) if num_windows is None else num_windows,
         "seed": seed,
     }
     return validate(EvalProtocol, values, origin="how videos are shown to the encoder")
-
-
-def _resolve_modality(metadata: EncoderMetadata, wanted: str | None) -> Modality:
-    """The modality that this encoder takes; for flow, the number of channels tells how it wants it."""
-    name = metadata.modality if wanted is None else wanted
-    if name == "unknown":
-        raise ValueError(
-            f"the weights do not say which modality they were trained on; give one of {', '.join(MODALITIES)}"
-        )
-    resolved = get_modality(name, flow_style="coclr" if metadata.in_channels == 3 else "motion")
-    if resolved.num_channels != metadata.in_channels:
-        raise ValueError(
-            f"this {metadata.encoder} takes {metadata.in_channels} channels, and {name} has {resolved.num_channels}"
-        )
-    return resolved
 
 
 # Which frames of a video are looked at: the windows of each protocol, as frame numbers.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from covid_cmsf.models.checkpoints.metadata import IMAGENET_MEAN, IMAGENET_STD
+from covid_cmsf.views.modalities import IMAGENET_MEAN, IMAGENET_STD
 
 StateDict = dict[str, Tensor]
 

@@ -39,7 +39,6 @@ from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.checkpoints.reader import find_checkpoint, read_checkpoint_file
 from covid_cmsf.models.encoder import Encoder
 from covid_cmsf.models.heads import MLP, HeadLayout
-from covid_cmsf.models.networks import Embedder
 from covid_cmsf.models.registry import create_model, encoder_entry
 
 
@@ -206,20 +205,16 @@ def load_encoder(
     adapt: str | None = None,
     bn_eps: float | None = None,
 ) -> Encoder:
-    """The encoder in a file, in eval mode: a normalized clip (B, C, T, H, W) in, a feature (B, num_features) out.
+    """Load an encoder from a file or a run folder, in eval mode, with `metadata` and `preprocess` attached.
+
+        encoder = load_encoder("runs/cmsf")
+        encoder(encoder.preprocess(frames)[None])  # (T, H, W, 3) uint8 -> (1, num_features)
 
     `branch` is online (default), target or guide, or the file's own name for it (encoder_q, encoder_k, sampler, ...).
     `encoder` insists on one of the zoo. `in_channels` other than the file's needs `adapt` (see `channel_adapt`).
     """
     loaded = load_weights(path, branch=branch, encoder=encoder, in_channels=in_channels, adapt=adapt, bn_eps=bn_eps)
     return loaded.encoder
-
-
-def load_embedder(path: str | Path, *, branch: str | None = None) -> Embedder:
-    """Encoder and projector in a file, in eval mode: a clip in, a unit vector out. For guides."""
-    loaded = load_weights(path, branch=branch, keep_head=True)
-    assert loaded.projector is not None
-    return Embedder(loaded.encoder, loaded.projector).eval()
 
 
 def load_weights(
@@ -243,6 +238,7 @@ def load_weights(
     )
     network = create_model(metadata.encoder, in_channels=metadata.in_channels, bn_eps=metadata.bn_eps)
     network.load_state_dict(state, strict=True)
+    network.metadata = metadata
     return LoadedWeights(network.eval(), projector, metadata, _make_report(extracted, metadata, changes))
 
 

@@ -5,12 +5,10 @@ import json
 from pydantic import Field, model_validator
 
 from covid_cmsf.config import Config, validate
-from covid_cmsf.models.encoder import Size
 from covid_cmsf.models.heads import HeadLayout
 
 FORMAT = 1
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+Size = tuple[int, int, int]  # (T, H, W)
 
 
 class EncoderMetadata(Config):

@@ -1,0 +1,135 @@
+"""From decoded frames to the clip that an encoder takes, as its metadata says: `encoder.preprocess(frames)`.
+
+The evaluation's protocols normalize through the same functions, so both give the same numbers.
+"""
+
+# T frames, C channels, H W pixels
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from covid_cmsf.clips.flow_codec import encode_flow
+from covid_cmsf.clips.sampling import spread_windows
+from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
+from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
+from covid_cmsf.views.dataset import required_frames
+from covid_cmsf.views.modalities import MODALITIES, Modality, get_modality
+from covid_cmsf.views.ops import crop_resize
+from covid_cmsf.views.pipeline import finish_view
+from covid_cmsf.views.presets import get_preset
+
+FLOW_BOUND = 20.0  # pixels; the default of the clip store and of CoCLR's data
+
+
+@dataclass(frozen=True)
+class InputTransform:
+    """Center window, center square, resize, normalization. `mean` and `std` have one value per channel."""
+
+    modality: Modality
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    length: int  # frames
+    stride: int  # frames from one to the next
+    size: int  # pixels, height and width
+
+    @classmethod
+    def from_metadata(
+        cls,
+        metadata: EncoderMetadata,
+        *,
+        modality: str | None = None,
+        length: int | None = None,
+        stride: int | None = None,
+        size: int | None = None,
+    ) -> "InputTransform":
+        """Build the transform that the encoder was trained with; arguments replace single values."""
+        resolved = encoder_modality(metadata, modality)
+        frames, height, width = metadata.input_size
+        if size is None and height != width:
+            raise ValueError(f"the encoder was trained on {height}x{width} pixels; give a square size")
+        single = resolved.single_frame
+        return cls(
+            modality=resolved,
+            mean=resolved.mean if resolved.frame_difference else metadata.mean,
+            std=resolved.std if resolved.frame_difference else metadata.std,
+            length=1 if single else frames if length is None else length,
+            stride=1 if single else metadata.stride if stride is None else stride,
+            size=height if size is None else size,
+        )
+
+    def __call__(self, frames: Tensor | NDArray[np.generic], *, flow_bound: float = FLOW_BOUND) -> Tensor:
+        """Return the clip (C, length, size, size), float32; (C, size, size) for an encoder of single frames.
+
+        RGB frames are uint8, (T, H, W, 3) or (T, 3, H, W). Flow is (T, H, W, 2) or (T, 2, H, W), x first: floats in
+        pixels, or the uint8 values of a clip store with this `flow_bound`. Flow stays in pixels of the given frames,
+        so compute it at the frame size that the encoder was trained with. Shorter videos are padded with their first
+        frame, as in training.
+        """
+        raw = self._to_raw(torch.as_tensor(frames), flow_bound)
+        usable = len(raw) - 1 if self.modality.frame_difference else len(raw)
+        if usable < 1:
+            raise ValueError(f"{len(raw)} frames are too few for {self.modality.name}")
+        (window,) = spread_windows(usable, length=self.length, stride=self.stride, num_windows=1)
+        raw = raw[torch.tensor(required_frames(self.modality, window, single=0), device=raw.device)]
+        center = get_preset("eval", self.modality.kind, size=self.size)
+        params = sample_augment_params(  # nothing of it is random: the preset is a center crop
+            center, np.random.default_rng(0), height=raw.shape[-2], width=raw.shape[-1]
+        )
+        cropped = crop_resize(raw, params.geometry, self.size)
+        return normalize_view(cropped, params, self.modality, mean=self.mean, std=self.std, flow_bound=flow_bound)
+
+    def _to_raw(self, frames: Tensor, flow_bound: float) -> Tensor:
+        """Return uint8 (T, C, H, W) with the stored channels: three of RGB, two of flow."""
+        is_flow = self.modality.stored_modality == "flow"
+        channels = 2 if is_flow else 3
+        if frames.dim() != 4 or channels not in (frames.shape[1], frames.shape[-1]):
+            raise ValueError(
+                f"frames of shape {tuple(frames.shape)}: {self.modality.name} takes (T, H, W, {channels}) or "
+                f"(T, {channels}, H, W)" + ("; compute the optical flow first" if is_flow else "")
+            )
+        if is_flow and frames.is_floating_point():
+            quantized = encode_flow(frames.detach().cpu().float().numpy(), flow_bound)
+            frames = torch.from_numpy(quantized).to(frames.device)
+        if frames.dtype != torch.uint8:
+            accepted = "uint8 or floats in pixels" if is_flow else "uint8, 0 to 255"
+            raise ValueError(f"frames of {frames.dtype}: {self.modality.name} takes {accepted}")
+        return frames if frames.shape[-1] != channels else frames.permute(0, 3, 1, 2)
+
+
+def encoder_modality(metadata: EncoderMetadata, modality: str | None = None) -> Modality:
+    """Return the modality that this encoder takes; for flow, the number of channels tells in which style."""
+    name = metadata.modality if modality is None else modality
+    if name == "unknown":
+        raise ValueError(
+            f"the weights do not say which modality they were trained on; give one of {', '.join(MODALITIES)}"
+        )
+    resolved = get_modality(name, flow_style="coclr" if metadata.in_channels == 3 else "motion")
+    if resolved.num_channels != metadata.in_channels:
+        raise ValueError(
+            f"this {metadata.encoder} takes {metadata.in_channels} channels, and {name} has {resolved.num_channels}"
+        )
+    return resolved
+
+
+def normalize_view(
+    raw: Tensor,
+    params: AugmentParams,
+    modality: Modality,
+    *,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    flow_bound: float,
+) -> Tensor:
+    """Turn cropped uint8 frames (T, C, H, W) into a float view with the encoder's own mean and standard deviation.
+
+    Two channels of flow whose mean is not 0 belong to a CoCLR network reduced to (x, y), which takes bytes / 255.
+    """
+    if not (modality.signed_x and any(mean)):
+        return finish_view(raw, params, replace(modality, mean=mean, std=std), flow_bound=flow_bound)
+    view = finish_view(raw, params, replace(modality, std=(1.0, 1.0)), flow_bound=flow_bound)
+    means, stds = (torch.tensor(values, device=view.device).view(-1, 1, 1, 1) for values in (mean, std))
+    return (view / (2 * flow_bound) + 0.5 - means) / stds
