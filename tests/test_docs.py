@@ -4,13 +4,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
+import torch
 import yaml
 from markdown.extensions.toc import slugify
 from nbclient import NotebookClient
 
+from covid_cmsf.methods.base import EmbeddedBatch
+from covid_cmsf.methods.memory_bank import MemoryBanks
 from tools.docs_pages import NOTEBOOK, generate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,6 +78,22 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     named = set(re.findall(r"`((?:covid_cmsf|preprocess|tests|tools|configs)/[\w./-]+)`", page.read_text()))
     assert named
     assert not [name for name in sorted(named) if not (ROOT / name).exists()]
+
+
+def test_the_example_method_computes_a_loss() -> None:
+    (example,) = re.findall(
+        r"^```python\n(.*?)^```$", (DOCS / "how-to" / "extend.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    names: dict[str, Any] = {}
+    exec(example, names)  # noqa: S102
+    method = names["NearestConfig"](name="nearest").build(num_classes=0, embedding_dim=2)
+    banks = MemoryBanks(4, {"target": 2})
+    target = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    ids = torch.arange(2)
+    indices = banks.push_({"target": target}, videos=ids, sources=ids, labels=ids, true_labels=ids)
+    batch = EmbeddedBatch(-target, ids, ids, ids, ids, target=target, bank_indices=indices)
+    losses = method.losses(batch, banks, torch.Generator())
+    assert losses.mean() == 4  # opposite unit vectors
 
 
 def test_readme_is_short() -> None:

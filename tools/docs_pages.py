@@ -75,27 +75,22 @@ def configuration_page() -> str:
     return "\n".join(lines)
 
 
-def _sections(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    """Yield one table of a model's plain fields, then a section per field that is itself a model."""
-    yield from (_first_line(model), "")
-    plain: list[tuple[str, FieldInfo, list[type[BaseModel]]]] = []
-    nested: list[tuple[str, FieldInfo, list[type[BaseModel]]]] = []
+def _sections(model: type[BaseModel], prefix: str, seen: set[str] | None = None) -> Iterator[str]:
+    """Yield one table of a model's fields, then a section per field that is itself a model; each path once."""
+    seen = set() if seen is None else seen
+    nested = {name: models for name, field in model.model_fields.items() if (models := _models(field.annotation))}
+    yield from (_first_line(model), "", "| key | values | default | |", "|---|---|---|---|")
     for name, field in model.model_fields.items():
-        models = _models(field.annotation)
-        (nested if models else plain).append((name, field, models))
-    if plain:
-        yield from ("| key | values | default | |", "|---|---|---|---|")
-        for name, field, _ in plain:
-            yield f"| `{name}` | {_cell(_type_name(field))} | {_default(field)} | {_cell(field.description or '')} |"
-        yield ""
-    for name, field, models in nested:
+        values = "see below" if name in nested else _cell(_type_name(field))
+        yield f"| `{name}` | {values} | {_default(field)} | {_cell(field.description or '')} |"
+    yield ""
+    for name, models in nested.items():
         for one in models:
-            path = f"{prefix}{name}"
             tags = get_args(one.model_fields["name"].annotation) if len(models) > 1 else ()
-            yield from (f"### `{path}`" + "".join(f": `{tag}`" for tag in tags), "")
-            if field.description:
-                yield from (f"{_cell(field.description)}", "")
-            yield from _sections(one, f"{path}.")
+            title = f"`{prefix}{name}`" + "".join(f": `{tag}`" for tag in tags)
+            if title not in seen:  # `method.head` is the same for every method
+                seen.add(title)
+                yield from (f"### {title}", "", *_sections(one, f"{prefix}{name}.", seen))
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
@@ -140,6 +135,10 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):  # only what differs from the section's own defaults
+        value = value.model_dump(mode="json", exclude_defaults=True)
+        if not value:
+            return ""
     value = list(value) if isinstance(value, tuple) else value
     text = yaml.safe_dump(value, default_flow_style=True).removesuffix("\n").removesuffix("\n...")
     return f"`{text}`"
