@@ -24,7 +24,7 @@ def test_the_command_writes_a_set_and_then_has_nothing_to_do(app: typer.Typer, t
     first, second = (CliRunner().invoke(app, arguments) for _ in range(2))
     assert first.exit_code == second.exit_code == 0, first.output
     assert "4 of 4 videos written" in first.stdout
-    assert "already holds all 4 videos" in second.stdout
+    assert "already has all 4 videos" in second.stdout
     assert len(list(tmp_path.rglob("*.avi"))) == 4
 
 

@@ -61,8 +61,8 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], messag
     ("changes", "message"),
     [
         ({"encoder": "s3dd"}, "unknown encoder 's3dd'; choose from c21d_tiny"),
-        ({"split": "9"}, "no split '9'; there are 1, 2, 3"),
-        ({"subset": "val"}, "no video is in subset 'val' of split '1'; subsets are test, train"),
+        ({"split": "9"}, "no split '9'; these clips have splits: 1, 2, 3"),
+        ({"subset": "val"}, "no video in subset 'val' of split '1'; it has: test, train"),
         ({"batch_size": 22, "method": {"name": "xent"}}, "21 videos do not fill one batch of 22"),
         ({"optimizer": {"accumulate": 6}}, "an epoch has 5 batches, fewer than optimizer.accumulate = 6"),
         ({"runtime": {"device": "gpu"}}, "unknown device 'gpu'; for example auto, cpu, cuda"),
