@@ -169,7 +169,7 @@ def test_a_damaged_video_is_listed_and_the_exit_code_is_3(clips: Path, tmp_path:
         (["evaluate", "finetune", "WEIGHTS", "CLIPS", "--out", "x", "--crops", "3"], "num_crops = 3"),
     ],
 )
-def test_wrong_words_are_errors_for_the_user(
+def test_wrong_use_is_an_error_for_the_user(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -194,7 +194,8 @@ main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_command_continues_to_the_same_file(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
