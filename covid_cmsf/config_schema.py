@@ -67,7 +67,19 @@ def _setting(path: str, field: FieldInfo) -> Setting:
     default = None
     if not field.is_required():
         default = _default_text(field.get_default(call_default_factory=True))
-    return Setting(path, type_text(field.annotation, tuple(field.metadata)), default, field.description or "")
+    text = type_text(field.annotation, tuple(field.metadata))
+    return Setting(path, text, default, field.description or _implied_description(field))
+
+
+def _implied_description(field: FieldInfo) -> str:
+    """Describe a section by its model, and the key that chooses a section by its value."""
+    nested = models_in(field.annotation)
+    if len(nested) == 1:
+        return _docstring(nested[0])
+    if nested:
+        return "one of the sections below, chosen by its name"
+    chooses = field.is_required() and get_origin(field.annotation) is Literal
+    return "chooses this section" if chooses else ""
 
 
 def type_text(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:

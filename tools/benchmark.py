@@ -1,7 +1,7 @@
 """Benchmarks: both sides measured in one run, times and their ratio printed.
 
     python tools/benchmark.py flow VIDEO          TV-L1: ours against OpenCV's
-    python tools/benchmark.py flow VIDEO --json   the same as one JSON object
+    python tools/benchmark.py flow VIDEO --json FILE   also keeps the results with date, commit and CPU
 
 Every module of `tools/benchmarks` that defines `command` is a subcommand with the module's name.
 """

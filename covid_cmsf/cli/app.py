@@ -1,9 +1,11 @@
 """Puts the groups of commands together."""
 
+import sys
+
 import typer
 
 from covid_cmsf import __version__, exit_codes
-from covid_cmsf.cli import data, doctor, evaluate, extract, models, report, train
+from covid_cmsf.cli import config, data, doctor, evaluate, extract, models, report, train
 from preprocess.cli import preprocess
 from preprocess.synthetic.cli import demo_videos
 
@@ -44,9 +46,11 @@ app.command("extract")(extract.extract)
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(report.figures_app, name="figures")
 app.command("report")(report.report)
+app.add_typer(config.app, name="config")
 app.command("doctor")(doctor.doctor)
 
 
-def main() -> None:
-    """The entry point of the console command."""
+def main(*command: str) -> None:
+    """Run the console command; `command` is put in front of the arguments (launchers in tools/)."""
+    sys.argv[1:1] = command
     exit_codes.run_app(app)

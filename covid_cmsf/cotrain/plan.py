@@ -21,8 +21,8 @@ Baseline = Literal["chance", "color", "flow", "random"]
 class Published(Config):
     """Published figures of the same stage, in percent."""
 
-    r1: float | None = None
-    linear: float | None = None
+    r1: float | None = Field(default=None, description="retrieval, R@1")
+    linear: float | None = Field(default=None, description="linear probe, top-1 accuracy")
     transfer: float | None = Field(default=None, description="mean over ten data sets (images)")
     datasets: dict[str, float] = Field(default={}, description="transfer, per data set")
 
@@ -30,14 +30,14 @@ class Published(Config):
 class StageConfig(Config):
     """One training run, or an encoder that is only evaluated. `init` and `guide` name earlier stages."""
 
-    name: str
-    modality: str | None = None
+    name: str = Field(description="also the name of its folder")
+    modality: str | None = Field(default=None, description="rgb, flow, rgbdiff or frame")
     config: str | None = Field(default=None, description="a training run: a name, or a file relative to the plan")
     method: Values = Field(default={}, description="merged over the method of `defaults`")
-    init: str | None = None
-    guide: str | tuple[str, ...] | None = None
+    init: str | None = Field(default=None, description="earlier stage to start from")
+    guide: str | tuple[str, ...] | None = Field(default=None, description="earlier stage (or several) as guide")
     guide_overrides: Values = Field(default={}, description="keys of a guide: layer, cache, ...")
-    epochs: int | None = Field(default=None, ge=1)
+    epochs: int | None = Field(default=None, ge=1, description="short for overrides.schedule.epochs")
     overrides: TrainValues = Field(default={}, description="any keys of a training configuration")
     weights: str | None = Field(default=None, description="evaluate this weights file instead of training")
     branch: str | None = Field(default=None, description="branch of the weights file: online, target, guide")
@@ -80,11 +80,11 @@ class StageConfig(Config):
 class EvaluationConfig(Config):
     """How every stage is evaluated."""
 
-    protocol: Literal["clean", "coclr"] = "clean"
+    protocol: Literal["clean", "coclr"] = Field(default="clean", description="coclr: as Han et al. measured")
     clips: str | None = Field(default=None, description="evaluate on these clips; None: those of training")
     split: str | None = Field(default=None, description="split to evaluate on; None: that of training")
-    gallery: str = "train"
-    query: str = "test"
+    gallery: str = Field(default="train", description="subset to search in")
+    query: str = Field(default="test", description="subset to evaluate")
     windows: int | None = Field(default=None, ge=1, description="windows per video; None: the protocol's")
     probe: Literal["protocol", "compress"] = Field(
         default="protocol", description="linear probe; compress: that of MSF, for images"
@@ -97,7 +97,7 @@ class PlanConfig(Config):
     defaults: TrainValues = Field(default={}, description="training configuration that all stages share")
     stages: tuple[StageConfig, ...] = ()
     rounds: int = Field(default=0, ge=0, description="alternations; each trains both modalities")
-    modalities: tuple[str, str] = ("rgb", "flow")
+    modalities: tuple[str, str] = Field(default=("rgb", "flow"), description="the two networks of the rounds")
     first: str = Field(default="flow", description="which modality is trained first in a round")
     init: Literal["base", "latest"] = Field(
         default="base", description="init of a round. base: `pretrain` (the paper); latest: the last round (CoCLR)"
@@ -111,7 +111,10 @@ class PlanConfig(Config):
     cmsf: TrainValues = Field(
         default={}, description="training configuration of the rounds (CMSF); `guides` has one element without weights"
     )
-    controls: tuple[Control, ...] = ()
+    controls: tuple[Control, ...] = Field(
+        default=(),
+        description="continued: more InfoNCE; msf: no constraint; oracle: labels as constraint; as long as a round",
+    )
     baselines: tuple[Baseline, ...] = Field(default=(), description="rows of the table that need no training")
     evaluation: EvaluationConfig = EvaluationConfig()
     seeds: tuple[int, ...] = Field(

@@ -17,7 +17,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 class GuideConfig(Config):
     """A frozen encoder of another modality that says which rows may be neighbors."""
 
-    weights: str = Field(description="any file that `covid-cmsf weights show` can read")
+    weights: str = Field(description="a run folder, or any file that `covid-cmsf weights show` can read")
     modality: str = Field(description="what it sees: rgb, flow, rgbdiff, or frame for a 2D network")
     branch: str | None = Field(default=None, description="online (default) or target, where the file has several")
     layer: Literal["projector", "encoder"] = Field(default="projector", description="which output is compared")
@@ -25,7 +25,7 @@ class GuideConfig(Config):
         default="none",
         description="views: embed some views of every video once and draw one of them each time; mean: their mean",
     )
-    cached_views: int = Field(default=4, ge=1)
+    cached_views: int = Field(default=4, ge=1, description="views per video (with a cache)")
     center: bool = Field(default=False, description="subtract the mean over all videos (with a cache)")
 
     @field_validator("modality")
@@ -43,10 +43,10 @@ class GuideConfig(Config):
 class OptimizerConfig(Config):
     """How weights move."""
 
-    name: Literal["adam", "sgd"] = "adam"
-    lr: float = Field(default=1e-3, gt=0)
+    name: Literal["adam", "sgd"] = Field(default="adam", description="optimizer of torch.optim")
+    lr: float = Field(default=1e-3, gt=0, description="learning rate")
     weight_decay: float = Field(default=1e-5, ge=0, description="L2, on all weights")
-    sgd_momentum: float = Field(default=0.9, ge=0, lt=1)
+    sgd_momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of sgd")
     predictor_lr_factor: float = Field(default=1.0, gt=0, description="the predictor learns so many times as fast")
     clip_norm: float | None = Field(default=None, gt=0, description="largest norm of the gradient")
     accumulate: int = Field(default=1, ge=1, description="batches whose gradients make one step")
@@ -55,8 +55,10 @@ class OptimizerConfig(Config):
 class ScheduleConfig(Config):
     """How long, and how the learning rate changes."""
 
-    epochs: int = Field(default=100, ge=1)
-    name: Literal["step", "cosine", "constant"] = "step"
+    epochs: int = Field(default=100, ge=1, description="passes over the training videos")
+    name: Literal["step", "cosine", "constant"] = Field(
+        default="step", description="step: drops at milestones; cosine: falls to 0; constant: stays"
+    )
     milestones: tuple[int, ...] = Field(default=(80,), description="epochs at which the rate drops (step)")
     gamma: float = Field(default=0.1, gt=0, description="by which it drops (step)")
     interval: Literal["epoch", "step"] = Field(
@@ -100,7 +102,9 @@ class LoggingConfig(Config):
     """What is logged, and when to worry."""
 
     interval: int = Field(default=10, ge=1, description="steps between lines of metrics.jsonl")
-    on_collapse: Literal["stop", "warn"] = "warn"
+    on_collapse: Literal["stop", "warn"] = Field(
+        default="warn", description="stop the run when features collapse, or only warn"
+    )
     collapse_rank: float = Field(
         default=0.5, ge=0, lt=1, description="effective rank below this share of the run's best is a collapse"
     )
@@ -117,17 +121,17 @@ class RuntimeConfig(Config):
     save_minutes: float = Field(default=15.0, gt=0, description="a checkpoint also within an epoch, so often")
     keep_every_epochs: int = Field(default=0, ge=0, description="keep a checkpoint so often; 0: only the last")
     keep: int = Field(default=3, ge=1, description="how many of these stay, the newest")
-    tensorboard: bool = True
+    tensorboard: bool = Field(default=True, description="write the metrics for TensorBoard too")
 
 
 class TrainConfig(Config):
     """Everything about a run."""
 
     clips: str = Field(description="a clip store, a CoCLR LMDB, or a folder of JPEG frames")
-    split: str = "1"
-    subset: str = "train"
+    split: str = Field(default="1", description="name of a split of the clips")
+    subset: str = Field(default="train", description="subset of the split to train on")
     modality: str = Field(default="rgb", description="what is trained: rgb, flow, rgbdiff or frame")
-    encoder: str = "s3d"
+    encoder: str = Field(default="s3d", description="a name from `covid-cmsf models list`")
     init: str | None = Field(default=None, description="weights to start from; any file that we read")
     init_branch: str | None = Field(default=None, description="online (default) or target, where the file has several")
     method: MethodConfig
@@ -139,9 +143,9 @@ class TrainConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     batch_norm: BatchNormConfig = BatchNormConfig()
-    precision: Precision = "fp32"
-    compile: bool = False
-    seed: Seed = 0
+    precision: Precision = Field(default="fp32", description="of the forward and backward pass")
+    compile: bool = Field(default=False, description="compile the encoders with torch.compile")
+    seed: Seed = Field(default=0, description="of weights, order, clips and views")
     logging: LoggingConfig = LoggingConfig()
     runtime: RuntimeConfig = RuntimeConfig()
 

@@ -15,7 +15,9 @@ from covid_cmsf.views.presets import PAIRINGS
 class ViewConfig(Config):
     """Clips and views of a training run; the defaults are the paper's (32 frames of 128 pixels, RGB and flow)."""
 
-    modalities: tuple[str, ...] = Field(default=("rgb", "flow"), min_length=1)
+    modalities: tuple[str, ...] = Field(
+        default=("rgb", "flow"), min_length=1, description="rgb, flow, rgbdiff, frame; training adds what it needs"
+    )
     length: int = Field(default=32, ge=1, description="frames per clip")
     stride: int = Field(default=1, ge=1, description="temporal stride, in frames")
     pad_mode: PadMode = Field(default="pad", description="videos shorter than a clip: pad in front (CoCLR), or loop")

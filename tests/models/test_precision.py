@@ -41,8 +41,10 @@ def test_compiled_encoder_keeps_its_keys_and_its_numbers() -> None:
 
 
 @pytest.mark.slow
-def test_the_step_benchmark_prints_its_ratios() -> None:
+def test_the_step_benchmark_keeps_its_ratios_with_date_and_cpu(tmp_path: Path) -> None:
     tool = Path(__file__).parents[2] / "tools" / "benchmark.py"
-    args = ("step", "--size", "8x32x32", "--repeats", "1", "--threads", "1", "--json")
-    done = subprocess.run([sys.executable, str(tool), *args], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["channels_last_fused_adam_ratio"] > 0
+    args = ("step", "--size", "8x32x32", "--repeats", "1", "--threads", "1", "--json", str(tmp_path / "step.json"))
+    subprocess.run([sys.executable, str(tool), *args], capture_output=True, text=True, check=True)
+    kept = json.loads((tmp_path / "step.json").read_text())
+    assert kept["results"]["channels_last_fused_adam_ratio"] > 0
+    assert kept["benchmark"] == "step" and kept["date"] and kept["cpu"]

@@ -34,7 +34,7 @@ from covid_cmsf.methods.constraints import GuideConstraint, LabelConstraint, Que
 from covid_cmsf.methods.mean_shift import mean_shift_loss
 from covid_cmsf.methods.memory_bank import MemoryBank
 from covid_cmsf.methods.neighbors import Neighbors, nearest, neighbor_mean
-from tools.benchmarks.measure import print_results, summarize_times, time_calls
+from tools.benchmarks.measure import JsonFile, print_results, summarize_times, time_calls
 
 OFFICIAL = "official"
 MASKED_DISTANCE = 5.0  # more than any distance of unit vectors
@@ -79,7 +79,7 @@ def command(
     repeats: int = typer.Option(5, min=1, help="Measured rounds; the median counts."),
     threads: int = typer.Option(os.cpu_count() or 1, min=1, help="Threads; all cores when left out."),
     device: str = typer.Option("cpu", help="cpu or cuda."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    json_file: JsonFile = None,
 ) -> None:
     """Bank search, loss and backward: ours against CMSF's and MSF's official formulation."""
     if rows % batch:
@@ -91,7 +91,7 @@ def command(
         results[f"{name}_setting"] = "{rows} x {size}, batch {batch}, {classes} classes, k {k}".format(**vars(case))
         found = _measure_times(case, VARIANTS[name], repeats) | _measure_memory(case, name)
         results |= {f"{name}_{key}": value for key, value in found.items()}
-    print_results(results, as_json=as_json)
+    print_results(results, json_file=json_file)
 
 
 def official_label(x: Inputs, k: int) -> SearchResult:

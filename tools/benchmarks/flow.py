@@ -11,7 +11,7 @@ import typer
 
 from covid_cmsf.clips.decoders import open_video
 from preprocess.flow import BACKENDS, FlowBackend, backend_version, make_flow, to_gray
-from tools.benchmarks.measure import print_results
+from tools.benchmarks.measure import JsonFile, print_results
 
 REFERENCE = "opencv"
 Timing = tuple[float, float]  # seconds by the clock and of CPU
@@ -23,7 +23,7 @@ def command(
     backends: Annotated[str, typer.Option(help=f"some of {','.join(BACKENDS)}")] = "numba,numba-fast,opencv",
     threads: Annotated[int, typer.Option(min=1, help="threads of OpenCV and torch; numba uses one")] = 1,
     repeats: Annotated[int, typer.Option(min=1, help="runs of our backends a pair; the median counts")] = 3,
-    json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    json_file: JsonFile = None,
 ) -> None:
     """TV-L1: ours against OpenCV's, alternately on the same pairs after a warm-up."""
     names = [REFERENCE] + [name for name in backends.split(",") if name != REFERENCE]
@@ -49,7 +49,7 @@ def command(
             results[name] = timed[-1][2]
         for name in names:
             distances[name].append(np.linalg.norm(results[name] - results[REFERENCE], axis=1))
-    print_results(_summary(frames, flows, first_call, runs, distances, threads), as_json=json)
+    print_results(_summary(frames, flows, first_call, runs, distances, threads), json_file=json_file)
 
 
 def read_pairs(video: Path, count: int) -> list[np.ndarray]:

@@ -20,7 +20,7 @@ from covid_cmsf.training.step import StepConfig, forward_backward, update
 from covid_cmsf.views.batch import Batch
 from covid_cmsf.views.loader import ViewLoader
 from covid_cmsf.views.modalities import get_modality
-from tools.benchmarks.measure import print_results, summarize_times, time_calls
+from tools.benchmarks.measure import JsonFile, print_results, summarize_times, time_calls
 
 
 def command(
@@ -33,7 +33,7 @@ def command(
     steps: int = typer.Option(20, help="Steps that are timed, in turns."),
     views: int = typer.Option(4, help="Cached views of a video."),
     threads: int = typer.Option(1, help="Of the training process; decoding happens in it too."),
-    as_json: bool = typer.Option(False, "--json", help="One JSON object."),
+    json_file: JsonFile = None,
 ) -> None:
     """Both ways in turns, in one process: decoding, views, both networks, loss, optimizer. RGB is trained."""
     torch.set_num_threads(threads)
@@ -64,7 +64,7 @@ def command(
             "filling_s": fill_seconds,
             "pays_after_steps": fill_seconds / saved if saved > 0 else float("inf"),
         },
-        as_json=as_json,
+        json_file=json_file,
     )
 
 

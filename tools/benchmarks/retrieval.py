@@ -18,7 +18,7 @@ import typer
 from torch import Tensor
 
 from covid_cmsf.evaluation.nearest import nearest
-from tools.benchmarks.measure import print_results, summarize_times
+from tools.benchmarks.measure import JsonFile, print_results, summarize_times
 
 Times = dict[str, list[tuple[float, float]]]  # side: seconds by the clock and of CPU
 
@@ -30,7 +30,7 @@ def command(
     k: int = typer.Option(50, min=1, help="Neighbors."),
     threads: int = typer.Option(1, min=1, help="Threads of both sides."),
     repeats: int = typer.Option(9, min=1, help="Rounds; medians count."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    json_file: JsonFile = None,
 ) -> None:
     """Exact retrieval: ours against faiss IndexFlatIP."""
     _restart_with_threads(threads)
@@ -52,7 +52,7 @@ def command(
     found = {name: search() for name, search in variants.items()}  # warms up
     same = float((found["faiss"] == found["ours"]).double().mean())
     results = {"queries": queries, "gallery": gallery, "values": values, "k": k, "threads": threads}
-    print_results({**results, "same_neighbors": same, **_compare(_measure(variants, repeats))}, as_json=as_json)
+    print_results({**results, "same_neighbors": same, **_compare(_measure(variants, repeats))}, json_file=json_file)
 
 
 def _measure(variants: dict[str, Callable[[], Any]], repeats: int) -> Times:

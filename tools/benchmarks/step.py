@@ -21,7 +21,7 @@ from torchvision.models.video import s3d as torchvision_s3d
 from covid_cmsf.models import create_model
 from covid_cmsf.models.encoder import parse_size
 from covid_cmsf.models.precision import autocast, compile_
-from tools.benchmarks.measure import print_results, summarize_times, time_calls
+from tools.benchmarks.measure import JsonFile, print_results, summarize_times, time_calls
 
 Step = Callable[[], object]
 
@@ -33,7 +33,7 @@ def command(
     repeats: int = typer.Option(5, help="Measured rounds; the median counts."),
     compile: bool = typer.Option(False, "--compile", help="Measure torch.compile as well."),
     bf16: bool = typer.Option(False, "--bf16", help="Measure bf16 autocast as well (CPUs without it are slow)."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    json_file: JsonFile = None,
 ) -> None:
     """S3D training step (forward, backward, Adam): plain layout against ours."""
     torch.set_num_threads(threads)
@@ -48,7 +48,7 @@ def command(
     if compile:
         variants["with_compile"] = _make_step(compile_(create_model("s3d")), clip, fused=True)
     results: dict[str, Any] = {"batch": batch, "size": size, "threads": threads, "repeats": repeats}
-    print_results(results | _compare(variants, repeats), as_json=as_json)
+    print_results(results | _compare(variants, repeats), json_file=json_file)
 
 
 def _make_step(network: nn.Module, clip: Tensor, *, fused: bool, precision: str = "fp32") -> Step:

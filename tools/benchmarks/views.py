@@ -24,7 +24,7 @@ from covid_cmsf.views.config import ViewConfig
 from covid_cmsf.views.dataset import SampleKey, ViewDataset
 from covid_cmsf.views.loader import ViewLoader
 from tools.benchmarks import pil_views
-from tools.benchmarks.measure import print_results
+from tools.benchmarks.measure import JsonFile, print_results
 
 CONFIG = ViewConfig(modalities=("rgb",), pairing="coclr")
 
@@ -95,7 +95,7 @@ def command(
     samples: int = typer.Option(60, help="Samples (two views each) for every side."),
     clips: int = typer.Option(12, help="Videos to use."),
     cache_gb: float = typer.Option(0.0, help="Also measure from this much memory of decoded clips."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    json_file: JsonFile = None,
 ) -> None:
     """Two augmented RGB views: ours against a PIL pipeline of the same operations."""
     torch.set_num_threads(1)
@@ -148,4 +148,4 @@ def command(
                 speed = throughput(data, num_workers)
                 results[f"{name}_clips_per_s_{num_workers}_workers"] = 2 * speed
                 results[f"{name}_MB_per_s_{num_workers}_workers"] = speed * view_bytes / 1e6
-    print_results(results, as_json=as_json)
+    print_results(results, json_file=json_file)

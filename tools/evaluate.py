@@ -1,0 +1,11 @@
+"""`covid-cmsf evaluate` from a checkout: python tools/evaluate.py retrieval FEATURES"""
+
+import sys
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).resolve().parent.parent)  # this checkout, also where another version is installed
+
+if __name__ == "__main__":
+    from covid_cmsf.cli import main
+
+    main("evaluate")
