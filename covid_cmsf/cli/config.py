@@ -86,9 +86,10 @@ def diff(
     covid-cmsf config diff infonce paper/video/infonce
     covid-cmsf config diff infonce runs/infonce-flow
     """
-    from covid_cmsf.training.run_dir import diff_config
+    from covid_cmsf.config import config_differences
 
-    lines = diff_config(resolve(first), resolve(second))
+    changed = config_differences(resolve(first), resolve(second))
+    lines = [f"{key}: {before!r} -> {after!r}" for key, (before, after) in changed.items()]
     typer.echo("\n".join(lines) if lines else "no difference")
 
 
