@@ -185,13 +185,15 @@ def notebook_files(path: Path) -> dict[str, str | bytes]:
             lines += [cell.source, ""]
             continue
         lines += ["```python", cell.source, "```", ""]
+        text = ""
         for output in cell.get("outputs", []):
             data = output.get("data", {})
-            text = output.get("text") or data.get("text/plain")
             if "image/png" in data:
                 name = f"tutorial-{len(files) + 1}.png"
                 files[name] = base64.b64decode(data["image/png"])
                 lines += [f"![Output of the cell above]({name})", ""]
-            elif text:
-                lines += ["```text", text.rstrip(), "```", ""]
+            else:
+                text += output.get("text") or data.get("text/plain", "")
+        if text:
+            lines += ["```text", text.rstrip(), "```", ""]
     return {"tutorial.md": "\n".join(lines), **files}
