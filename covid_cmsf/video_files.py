@@ -64,8 +64,9 @@ def embed(
 
     Example:
         >>> encoder = cc.load_encoder("encoder.safetensors")
-        >>> cc.embed("my.mp4", encoder).shape
-        torch.Size([1024])
+        >>> feature = cc.embed("my.mp4", encoder)
+        >>> feature.shape == (encoder.num_features,)
+        True
     """
     eval_protocol = build_eval_protocol(wrap_encoder(encoder).metadata, modality=modality, num_windows=windows)
     single = isinstance(videos, str | Path)
@@ -104,9 +105,9 @@ def optical_flow(
         device: for the torch backend; a GPU where there is one.
 
     Example:
-        >>> frames = torchvision.io.read_video("my.mp4", pts_unit="sec")[0]
-        >>> cc.optical_flow(frames[:9]).shape
-        torch.Size([8, 2, 240, 320])
+        >>> frames = torch.randint(0, 256, (3, 60, 80, 3), dtype=torch.uint8)
+        >>> cc.optical_flow(frames, backend="opencv").shape
+        torch.Size([2, 2, 60, 80])
     """
     array = frames.cpu().numpy() if isinstance(frames, Tensor) else frames
     if array.dtype != np.uint8 or array.ndim not in (3, 4):
@@ -125,13 +126,19 @@ class VideoFiles(Clips):
     """Video files as clips. Frames and flow are those that a clip store with the settings `info` would encode.
 
     Opening decodes every file once to count its frames: headers are often wrong.
+
+    Example:
+        >>> clips = cc.VideoFiles(["my.mp4"], cc.open_clips("clips/ucf101").info)
+        >>> clips.read(clips.records[0], "flow", [0, 1]).shape
+        torch.Size([2, 2, 48, 64])
     """
 
-    def __init__(self, paths: Sequence[Path], info: StoreInfo) -> None:
-        assert info.flow is not None
+    def __init__(self, paths: Sequence[Path | str], info: StoreInfo) -> None:
+        if info.flow is None:
+            raise ValueError("these settings have no flow: give those of a store with flow")
         self.info, self.modalities, self.flow_bound = info, ("rgb", "flow"), info.flow.bound
         self.splits = {}
-        self._paths = {f"{number}/{path.name}": path for number, path in enumerate(paths)}
+        self._paths = {f"{number}/{path.name}": path for number, path in enumerate(map(Path, paths))}
         self.records = [self._make_record(video_id, path) for video_id, path in self._paths.items()]
 
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:

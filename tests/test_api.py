@@ -1,9 +1,11 @@
 """`import covid_cmsf as cc`: lazy, complete, and enough for a user's own loop."""
 
 import ast
+import doctest
 import pkgutil
 import subprocess
 import sys
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import covid_cmsf as cc
 from covid_cmsf.methods.base import EmbeddedBatch
 from covid_cmsf.methods.contrastive import CoCLR, InfoNCE, SupervisedContrastive
 from covid_cmsf.methods.memory_bank import MemoryBanks
-from tests.evaluation.factories import small_encoder, synthetic_features
+from tests.evaluation.factories import small_checkpoint, small_encoder, synthetic_features
 from tests.factories import make_ucf, moving_square, write_video
 from tests.preprocess.commands import preprocess
 
@@ -65,9 +67,30 @@ def test_all_lists_what_type_checkers_and_python_find() -> None:
     assert set(cc.__all__) <= set(dir(cc))
 
 
+@pytest.fixture(scope="module")
+def examples(store: Path, videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the docstrings speak of."""
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "clips").mkdir()
+    (folder / "clips" / "ucf101").symlink_to(store)
+    (folder / "my.mp4").symlink_to(sorted(videos.rglob("*.avi"))[0])
+    small_checkpoint(folder / "encoder.safetensors")
+    cc.extract_features(folder / "encoder.safetensors", store, folder / "rgb.safetensors", device="cpu")
+    return folder
+
+
 @pytest.mark.parametrize("name", cc.__all__)
-def test_every_public_name_has_a_docstring(name: str) -> None:
-    assert (getattr(cc, name).__doc__ or "").strip()
+def test_every_public_name_has_a_docstring_whose_example_runs(
+    name: str, examples: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (test,) = doctest.DocTestFinder(recurse=False).find(
+        getattr(cc, name), name, module=False, globs={"cc": cc, "torch": torch}
+    )
+    assert test.examples
+    monkeypatch.chdir(examples)
+    output = StringIO()
+    result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=output.write)
+    assert not result.failed, output.getvalue()
 
 
 def test_no_public_name_is_hidden_by_a_module() -> None:

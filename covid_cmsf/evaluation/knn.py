@@ -18,7 +18,13 @@ from covid_cmsf.evaluation.retrieval import gallery_and_query_indices, shared_so
 
 @dataclass(frozen=True)
 class KnnResult:
-    """Percentages by the number of neighbors."""
+    """Top-1 accuracy in percent, by the number of neighbors that vote.
+
+    Example:
+        >>> result = cc.evaluate_knn(cc.load_features("rgb.safetensors"), num_neighbors=(1, 5))
+        >>> sorted(result.top1)
+        [1, 5]
+    """
 
     protocol: str
     gallery: str
@@ -44,7 +50,11 @@ def evaluate_knn(
     val_fraction: float = VAL_FRACTION,
     seed: int = 0,
 ) -> KnnResult:
-    """Top-1 of the vote of the nearest neighbors, for each number of neighbors."""
+    """Return the top-1 accuracy of the vote of the nearest neighbors, for each number of neighbors.
+
+    Example:
+        >>> result = cc.evaluate_knn(cc.load_features("rgb.safetensors"), num_neighbors=(1, 5))
+    """
     centering_mode = choose_centering(centering, features.protocol)
     videos = features.videos
     index_pair = gallery_and_query_indices(

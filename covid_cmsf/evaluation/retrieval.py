@@ -18,7 +18,12 @@ RANKS = (1, 5, 10, 20, 50)
 
 @dataclass(frozen=True)
 class RetrievalResult:
-    """Percentages. A rank larger than the gallery is left out of `recall`."""
+    """R@k in percent, by k; a k larger than the gallery is left out.
+
+    Example:
+        >>> result = cc.retrieval("rgb.safetensors")
+        >>> low, high = result.interval[1]  # 95%, resampling the queries' sources
+    """
 
     protocol: str
     gallery: str

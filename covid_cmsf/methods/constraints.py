@@ -38,7 +38,14 @@ UNLIMITED = 2**31 - 1  # `all` as a number of neighbors
 
 @dataclass(frozen=True)
 class Query:
-    """The samples whose neighbors are searched, with their own entries in the bank."""
+    """The samples whose neighbors are searched, with their own entries in the bank.
+
+    Example:
+        >>> bank = cc.MemoryBank(8, rgb=4)
+        >>> indices = bank.push_(rgb=torch.eye(4), videos=torch.arange(4))
+        >>> query = cc.Query.from_bank(bank, indices, include_target=False)
+        >>> neighbors = cc.Unconstrained().nearest(query, bank, k=2)
+    """
 
     target: Tensor  # (B, D) unit vectors
     indices: Tensor  # (B,) the samples' own entries in the bank, -1 where there is none

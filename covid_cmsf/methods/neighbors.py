@@ -16,7 +16,12 @@ SLICE_BYTES = 32_000_000  # of similarities or gathered entries that are alive a
 
 @dataclass(frozen=True)
 class Neighbors:
-    """Indices (B, K) of bank entries, nearest first; -1 where fewer than K entries are allowed."""
+    """Indices (B, K) of bank entries, nearest first; -1 where fewer than K entries are allowed.
+
+    Example:
+        >>> cc.Neighbors(torch.tensor([[4, 2, -1]])).found
+        tensor([[ True,  True, False]])
+    """
 
     indices: Tensor
 

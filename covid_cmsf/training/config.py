@@ -125,7 +125,12 @@ class RuntimeConfig(Config):
 
 
 class TrainConfig(Config):
-    """Everything about a run."""
+    """Everything about a run. `covid-cmsf config schema` prints the settings with descriptions and defaults.
+
+    Example:
+        >>> config = cc.TrainConfig(clips="clips/ucf101", modality="flow", method={"name": "infonce"})
+        >>> run = cc.train(config, out="runs/flow")  # doctest: +SKIP
+    """
 
     clips: str = Field(description="a clip store, a CoCLR LMDB, or a folder of JPEG frames")
     split: str = Field(default="1", description="name of a split of the clips")

@@ -13,7 +13,12 @@ from covid_cmsf.views.presets import PAIRINGS
 
 
 class ViewConfig(Config):
-    """Clips and views of a training run; the defaults are the paper's (32 frames of 128 pixels, RGB and flow)."""
+    """Clips and views of a training run; the defaults are the paper's (32 frames of 128 pixels, RGB and flow).
+
+    Example:
+        >>> config = cc.ViewConfig(modalities=("rgb",), length=16, pairing="strong_strong")
+        >>> data = cc.ViewDataset(cc.open_clips("clips/ucf101"), config=config)
+    """
 
     modalities: tuple[str, ...] = Field(
         default=("rgb", "flow"), min_length=1, description="rgb, flow, rgbdiff, frame; training adds what it needs"

@@ -82,9 +82,11 @@ class ViewLoader:
         prefetch: batches that each worker prepares in advance.
 
     Example:
-        >>> loader = cc.ViewLoader(data, batch_size=128, num_workers=8)
-        >>> for batch in loader.epoch(0):
-        ...     loss = step(batch.to("cuda"))
+        >>> data = cc.ViewDataset(cc.open_clips("clips/ucf101"), modalities=("rgb",), length=4, size=32)
+        >>> for batch in cc.ViewLoader(data, batch_size=12).epoch(0):
+        ...     print(batch.online["rgb"].shape)
+        torch.Size([12, 3, 4, 32, 32])
+        torch.Size([12, 3, 4, 32, 32])
     """
 
     def __init__(

@@ -17,6 +17,10 @@ class FlowParameters(Config):
 
     Zach, Pock, Bischof, "A Duality Based Approach for Realtime TV-L1 Optical Flow" (2007); Sanchez Perez,
     Meinhardt-Llopis, Facciolo, "TV-L1 Optical Flow Estimation" (IPOL 2013) for the pyramid and the stopping rule.
+
+    Example:
+        >>> frames = torch.randint(0, 256, (2, 60, 80), dtype=torch.uint8)
+        >>> flow = cc.optical_flow(frames, backend="opencv", parameters=cc.FlowParameters(warps=1))
     """
 
     model_config = ConfigDict(populate_by_name=True)

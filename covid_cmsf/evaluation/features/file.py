@@ -72,7 +72,13 @@ class Provenance(Config):
 
 @dataclass(frozen=True)
 class Features:
-    """What `extract` wrote. `skipped` lists the videos of the split that have no row: id, subset and reason."""
+    """What `extract` wrote. `skipped` lists the videos of the split that have no row: id, subset and reason.
+
+    Example:
+        >>> features = cc.load_features("rgb.safetensors")
+        >>> is_train = torch.tensor([subset == "train" for subset in features.videos.subsets])
+        >>> train, labels = features.features[is_train], features.videos.labels[is_train]
+    """
 
     videos: VideoTable
     features: Tensor
@@ -93,8 +99,12 @@ class Features:
         return {**provenance, "num_videos": len(self.videos), "num_skipped": len(self.skipped)}
 
 
-def save_features(path: Path, features: Features) -> None:
-    """Writes the file; the same features give the same bytes."""
+def save_features(path: Path | str, features: Features) -> None:
+    """Write the file; the same features give the same bytes.
+
+    Example:
+        >>> cc.save_features("copy.safetensors", cc.load_features("rgb.safetensors"))
+    """
     header = {
         "provenance": features.provenance.model_dump(mode="json"),
         "videos": features.videos.to_json(),
@@ -106,7 +116,13 @@ def save_features(path: Path, features: Features) -> None:
 
 
 def load_features(path: Path | str) -> Features:
-    """Reads the file; every way in which it can be wrong is a ValueError that names it."""
+    """Return what `extract_features` wrote; ValueError if the file is damaged or something else.
+
+    Example:
+        >>> features = cc.load_features("rgb.safetensors")
+        >>> len(features.videos) == len(features.features)
+        True
+    """
     path = Path(path)
     tensors, header = read_tensor_file(path, FEATURES_HEADER, file_kind="a features file", made_by="covid-cmsf extract")
     number = header.get("provenance", {}).get("format")
