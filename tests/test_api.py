@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import nn
 
 import covid_cmsf as cc
@@ -313,3 +314,56 @@ def test_view_dataset_says_which_arguments_do_not_go_together(store: Path) -> No
         cc.ViewDataset(clips, clips.records, split="1")
     with pytest.raises(ValueError, match="unknown modality 'sound'"):
         cc.ViewDataset(clips, modalities=("sound",))
+
+
+RUN = """
+encoder: s3d_tiny
+modality: flow
+method: {name: infonce, bank_size: 16}
+views: {length: 5, size: 32}
+batch_size: 4
+runtime: {device: cpu, workers: 0, threads: 1, tensorboard: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def flow_run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "infonce-flow.yaml").write_text(RUN)
+    changes = {"clips": str(store), "schedule.epochs": 1, "optimizer.lr": 1e-05}
+    return cc.train(folder / "infonce-flow.yaml", changes, out=folder / "infonce-flow")
+
+
+def test_train_is_the_command_in_one_line(flow_run: Path, store: Path, tmp_path: Path) -> None:
+    assert (flow_run / "checkpoints" / "last.pt").is_file()
+    with pytest.raises(ValueError, match="unknown key 'epoch'"):
+        cc.train(flow_run.with_suffix(".yaml"), {"clips": str(store), "epoch": 1}, out=tmp_path / "run")
+    config = cc.TrainConfig.model_validate({**yaml.safe_load(RUN), "clips": str(store)})
+    with pytest.raises(ValueError, match="needs `out`"):
+        cc.train(config)
+
+
+def test_the_quickstart_runs(store: Path, flow_run: Path) -> None:
+    torch.manual_seed(0)
+    clips = cc.open_clips(store)
+    data = cc.ViewDataset(clips, split="1", subset="train", modalities=("rgb", "flow"), length=5, size=32)
+    online = cc.create_network("s3d_tiny", modality="rgb", head="cmsf", predictor=True)
+    target = cc.make_target(online)
+    guide = cc.load_guide(flow_run)  # frozen
+    bank = cc.MemoryBank(16, rgb=target.dim, flow=guide.dim)
+    criterion = cc.MeanShiftLoss(k=2, constraint=cc.GuideConstraint("flow", n=3))
+    optimizer = torch.optim.Adam(online.parameters(), 1e-3)
+    losses, start = [], [parameter.clone() for parameter in target.parameters()]
+    for epoch in range(2):
+        for batch in cc.ViewLoader(data, batch_size=4).epoch(epoch):
+            rows = bank.push_(rgb=target(batch.target["rgb"]), flow=guide(batch.target["flow"]), videos=batch.videos)
+            loss = criterion(online(batch.online["rgb"]), bank, rows)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            cc.ema_update_(target, online, 0.99)
+            losses.append(float(loss))
+    assert len(losses) == 4 and all(0 < loss < 4 for loss in losses)
+    assert len(bank) == 16
+    assert any(not torch.equal(old, new) for old, new in zip(start, target.parameters(), strict=True))
+    guide.check_unchanged()
