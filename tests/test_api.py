@@ -39,6 +39,24 @@ def store(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+RUN = """
+encoder: s3d_tiny
+modality: flow
+method: {name: infonce, bank_size: 16}
+views: {length: 5, size: 32}
+batch_size: 4
+runtime: {device: cpu, workers: 0, threads: 1, tensorboard: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def flow_run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "infonce-flow.yaml").write_text(RUN)
+    changes = {"clips": str(store), "schedule.epochs": 1, "optimizer.lr": 1e-05}
+    return cc.train(folder / "infonce-flow.yaml", changes, out=folder / "infonce-flow")
+
+
 def encoder_with_metadata(modality: str) -> cc.Encoder:
     encoder, eval_model = small_encoder(modality)
     encoder.frozen = False
@@ -69,12 +87,13 @@ def test_all_lists_what_type_checkers_and_python_find() -> None:
 
 
 @pytest.fixture(scope="module")
-def examples(store: Path, videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def examples(store: Path, videos: Path, flow_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that the docstrings speak of."""
     folder = tmp_path_factory.mktemp("examples")
     (folder / "clips").mkdir()
     (folder / "clips" / "ucf101").symlink_to(store)
     (folder / "my.mp4").symlink_to(sorted(videos.rglob("*.avi"))[0])
+    (folder / "infonce-flow.pt").symlink_to(flow_run / "checkpoints" / "last.pt")
     small_checkpoint(folder / "encoder.safetensors")
     cc.extract_features(folder / "encoder.safetensors", store, folder / "rgb.safetensors", device="cpu")
     return folder
@@ -316,24 +335,6 @@ def test_view_dataset_says_which_arguments_do_not_go_together(store: Path) -> No
         cc.ViewDataset(clips, modalities=("sound",))
 
 
-RUN = """
-encoder: s3d_tiny
-modality: flow
-method: {name: infonce, bank_size: 16}
-views: {length: 5, size: 32}
-batch_size: 4
-runtime: {device: cpu, workers: 0, threads: 1, tensorboard: false}
-"""
-
-
-@pytest.fixture(scope="module")
-def flow_run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "infonce-flow.yaml").write_text(RUN)
-    changes = {"clips": str(store), "schedule.epochs": 1, "optimizer.lr": 1e-05}
-    return cc.train(folder / "infonce-flow.yaml", changes, out=folder / "infonce-flow")
-
-
 def test_train_is_the_command_in_one_line(flow_run: Path, store: Path, tmp_path: Path) -> None:
     assert (flow_run / "checkpoints" / "last.pt").is_file()
     with pytest.raises(ValueError, match="unknown key 'epoch'"):
@@ -362,7 +363,7 @@ def test_the_quickstart_runs(store: Path, flow_run: Path) -> None:
             optimizer.step()
             optimizer.zero_grad()
             cc.ema_update_(target, online, 0.99)
-            losses.append(float(loss))
+            losses.append(loss.item())
     assert len(losses) == 4 and all(0 < loss < 4 for loss in losses)
     assert len(bank) == 16
     assert any(not torch.equal(old, new) for old, new in zip(start, target.parameters(), strict=True))

@@ -26,6 +26,13 @@ class Encoder(nn.Module):
 
     `trunk` keeps its weights channels-last, and the clip is brought to that layout too: the convolutions of
     CPUs and of GPUs with half precision run faster so, and the numbers stay the same.
+
+    Example:
+        >>> encoder = cc.create_model("s3d_tiny")
+        >>> clip = torch.randn(2, 3, 8, 64, 64)
+        >>> encoder(clip).shape == (2, encoder.num_features)
+        True
+        >>> feature_map = encoder.forward_features(clip)  # (B, num_features, t, h, w)
     """
 
     first_conv: str  # the state-dict key of the convolution that sees the pixels
@@ -88,6 +95,11 @@ def freeze_(module: E) -> E:
     """Eval mode, no gradients, for good: a guide or a feature extractor. Call it under `torch.inference_mode()`.
 
     Encoders inside ignore a later `train()`, so their batch-norm statistics cannot move either.
+
+    Example:
+        >>> guide = cc.freeze_(cc.create_model("s3d_tiny"))
+        >>> guide.train().training
+        False
     """
     module.requires_grad_(False)
     for submodule in module.modules():

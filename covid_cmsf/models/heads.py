@@ -17,7 +17,11 @@ from covid_cmsf.config import Config
 
 
 class HeadLayout(Config):
-    """`sizes` from input to output; ReLU between layers, batch norm before each of them or not."""
+    """The layers of an `MLP`: `sizes` from input to output, ReLU between layers, batch norm before each ReLU or not.
+
+    Example:
+        >>> layout = cc.HeadLayout(sizes=(1024, 2048, 256), batch_norm=True)
+    """
 
     sizes: tuple[int, ...] = Field(min_length=2)
     batch_norm: bool = False
@@ -25,7 +29,13 @@ class HeadLayout(Config):
 
 
 class MLP(nn.Sequential):
-    """Linear [-> batch norm] -> ReLU -> ... -> linear [-> batch norm]. The output is not normalized."""
+    """Linear [-> batch norm] -> ReLU -> ... -> linear [-> batch norm]. The output is not normalized.
+
+    Example:
+        >>> projector = cc.MLP(cc.HeadLayout(sizes=(1024, 2048, 256), batch_norm=True))
+        >>> projector(torch.randn(4, 1024)).shape
+        torch.Size([4, 256])
+    """
 
     def __init__(self, layout: HeadLayout) -> None:
         layers: list[nn.Module] = []

@@ -27,6 +27,12 @@ class Network(nn.Module):
     """`predictor(projector(encoder(view)))`, scaled to unit length unless `unit_output` is False.
 
     Without a predictor it is a target network or a guide.
+
+    Example:
+        >>> encoder = cc.create_model("s3d_tiny")
+        >>> projector = cc.MLP(cc.HeadLayout(sizes=(encoder.num_features, 64)))
+        >>> cc.Network(encoder, projector).dim
+        64
     """
 
     def __init__(
@@ -73,6 +79,11 @@ def create_network(
     """Create an encoder of the zoo with a projector (and a predictor), all with random weights, in train mode.
 
     `head` is one of `HEADS`; `embedding_size` replaces the width of its output.
+
+    Example:
+        >>> online = cc.create_network("s3d_tiny", modality="flow", head="cmsf", predictor=True)
+        >>> online(torch.randn(4, 2, 8, 64, 64)).shape == (4, online.dim)
+        True
     """
     encoder = create_model(name, in_channels=get_modality(modality, flow_style=flow_style).num_channels)
     projector = MLP(
@@ -87,14 +98,25 @@ def make_predictor(projector: MLP, encoder: Encoder) -> MLP:
 
 
 def make_target(online: Network) -> Network:
-    """Copy encoder and projector into a target network: no predictor, no gradients."""
+    """Copy encoder and projector into a target network: no predictor, no gradients.
+
+    Example:
+        >>> online = cc.create_network("s3d_tiny", predictor=True)
+        >>> target = cc.make_target(online)
+    """
     target = Network(copy.deepcopy(online.encoder), copy.deepcopy(online.projector))
     return target.requires_grad_(False)
 
 
 @torch.no_grad()
 def ema_update_(target: Network, online: Network, momentum: float) -> None:
-    """target <- momentum * target + (1 - momentum) * online. Parameters only: batch norm keeps its own statistics."""
+    """target <- momentum * target + (1 - momentum) * online. Parameters only: batch norm keeps its own statistics.
+
+    Example:
+        >>> online = cc.create_network("s3d_tiny", predictor=True)
+        >>> target = cc.make_target(online)
+        >>> cc.ema_update_(target, online, 0.99)
+    """
     pairs = [
         *_parameter_pairs(target.encoder, online.encoder),
         *_parameter_pairs(target.projector, online.projector),
@@ -106,6 +128,10 @@ class Guide(nn.Module):
     """A frozen network that gives unit vectors; `modality` is its input, `column` its column in the memory bank.
 
     With a bare encoder the embedding is its feature.
+
+    Example:
+        >>> guide = cc.Guide(cc.create_model("s3d_tiny"), modality="rgb", description="random weights")
+        >>> guide.check_unchanged()
     """
 
     def __init__(
@@ -139,6 +165,11 @@ def load_guide(
 
     `layer` is the output that is compared: `projector`, or `encoder` for its feature. `modality` is that of the file
     unless given.
+
+    Example:
+        >>> guide = cc.load_guide("infonce-flow.pt")
+        >>> guide.modality
+        'flow'
     """
     if layer not in ("projector", "encoder"):
         raise ValueError(f"unknown layer {layer!r}; choose from projector, encoder")

@@ -48,7 +48,12 @@ def register_encoder(
 
 
 def list_models() -> list[str]:
-    """The names of the zoo, sorted."""
+    """Return the names of the model zoo, sorted.
+
+    Example:
+        >>> cc.list_models()
+        ['c21d_tiny', ..., 's3d', ...]
+    """
     return sorted(_REGISTRY)
 
 
@@ -60,7 +65,11 @@ def encoder_entry(name: str) -> EncoderEntry:
 
 
 def create_model(name: str, *, in_channels: int = 3, bn_eps: float = BN_EPS) -> Encoder:
-    """A new encoder with random weights, in train mode."""
+    """Create an encoder with random weights, in train mode.
+
+    Example:
+        >>> encoder = cc.create_model("s3d_tiny", in_channels=2)  # for flow
+    """
     entry = encoder_entry(name)
     if in_channels < 1:
         raise ValueError(f"encoder {name!r}: in_channels = {in_channels}, at least 1 is needed")

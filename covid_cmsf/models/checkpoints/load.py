@@ -207,11 +207,18 @@ def load_encoder(
 ) -> Encoder:
     """Load an encoder from a file or a run folder, in eval mode, with `metadata` and `preprocess` attached.
 
-        encoder = load_encoder("runs/cmsf")
-        encoder(encoder.preprocess(frames)[None])  # (T, H, W, 3) uint8 -> (1, num_features)
+    Args:
+        path: our checkpoint, exchange file or run folder, or weights of CoCLR, torchvision, MSF, ...
+        branch: online (default), target or guide, or the file's own name for it (encoder_q, encoder_k, sampler, ...).
+        encoder: insist on this one of the zoo.
+        in_channels: another number of input channels than the file's; needs `adapt`.
+        adapt: how to adapt the first convolution: "mean", or channels to pick such as "2,1".
+        bn_eps: another epsilon of the batch norms than the file's.
 
-    `branch` is online (default), target or guide, or the file's own name for it (encoder_q, encoder_k, sampler, ...).
-    `encoder` insists on one of the zoo. `in_channels` other than the file's needs `adapt` (see `channel_adapt`).
+    Example:
+        >>> encoder = cc.load_encoder("encoder.safetensors")
+        >>> frames = torch.randint(0, 256, (6, 48, 64, 3), dtype=torch.uint8)
+        >>> feature = encoder(encoder.preprocess(frames)[None])  # (1, num_features)
     """
     loaded = load_weights(path, branch=branch, encoder=encoder, in_channels=in_channels, adapt=adapt, bn_eps=bn_eps)
     return loaded.encoder

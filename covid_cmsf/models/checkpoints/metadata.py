@@ -12,7 +12,13 @@ Size = tuple[int, int, int]  # (T, H, W)
 
 
 class EncoderMetadata(Config):
-    """Name, input and origin of an encoder; `mean` and `std` are of pixels from 0 to 1, one a channel."""
+    """Name, input and origin of an encoder; `mean` and `std` are of pixels from 0 to 1, one per channel.
+
+    Example:
+        >>> metadata = cc.load_encoder("encoder.safetensors").metadata
+        >>> metadata.modality, metadata.input_size
+        ('rgb', (6, 24, 24))
+    """
 
     format: int = FORMAT
     encoder: str

@@ -66,9 +66,14 @@ def file_metadata(file: CheckpointFile) -> EncoderMetadata:
 
 
 def save_encoder(
-    path: Path, encoder: Encoder, metadata: EncoderMetadata, *, projector: nn.Module | None = None
+    path: Path | str, encoder: Encoder, metadata: EncoderMetadata, *, projector: nn.Module | None = None
 ) -> None:
-    """Writes the exchange file. The metadata must describe this encoder."""
+    """Write an encoder with its metadata to a safetensors file. The metadata must describe this encoder.
+
+    Example:
+        >>> encoder = cc.load_encoder("encoder.safetensors")
+        >>> cc.save_encoder("copy-of-encoder.safetensors", encoder, encoder.metadata)
+    """
     assert metadata.encoder == encoder.name and metadata.in_channels == encoder.in_channels
     assert (metadata.projector is not None) == (projector is not None)
     state = {f"encoder.{key}": tensor for key, tensor in encoder.state_dict().items()}
