@@ -11,7 +11,7 @@ from torch import nn
 from covid_cmsf import exit_codes
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.factory import open_clips
-from covid_cmsf.config import load_config
+from covid_cmsf.config import config_name, find_config, load_config
 from covid_cmsf.cotrain import run as plans
 from covid_cmsf.cotrain.table import Row
 from covid_cmsf.devices import choose_device
@@ -23,6 +23,7 @@ from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.evaluation.retrieval import RetrievalResult, evaluate_retrieval
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.run import run_training
+from covid_cmsf.training.run_dir import CONFIG_FILE
 
 
 def extract_features(
@@ -128,9 +129,9 @@ def train(
     """Train an encoder, or resume a run, and return the run's folder: `covid-cmsf train`.
 
     Args:
-        config: a configuration file or its name, or a `TrainConfig`.
+        config: a configuration's name or file, the folder of a run to resume, or a `TrainConfig`.
         overrides: settings that replace the file's, with dots: `{"clips": "clips/ucf101", "schedule.epochs": 20}`.
-        out: folder of the run; `runs/` and the file's name when left out.
+        out: folder of the run; `runs/` and the configuration's name when left out.
         accept_changes: resume although settings have changed.
 
     Raises:
@@ -143,10 +144,13 @@ def train(
     if isinstance(config, TrainConfig):
         if overrides or out is None:
             raise ValueError("a TrainConfig needs `out`, and takes no overrides: use model_copy")
-        settings = config
+        settings, name = config, ""
     else:
-        settings = load_config(TrainConfig, Path(config), _override_texts(overrides))
-    folder = Path(out) if out is not None else Path("runs") / Path(str(config)).stem
+        is_run = (Path(config) / CONFIG_FILE).is_file()
+        path = Path(config) / CONFIG_FILE if is_run else find_config("runs", config)
+        settings, name = load_config(TrainConfig, path, _override_texts(overrides)), config_name("runs", path)
+        out = config if is_run and out is None else out
+    folder = Path("runs") / name if out is None else Path(out)
     if run_training(settings, folder, accept_changes=accept_changes) == "stopped":
         raise KeyboardInterrupt(f"{folder} was stopped; the same call resumes it")
     return folder
@@ -165,7 +169,7 @@ def run_plan(
     """Run a plan of stages or rounds, as far as it is not done, and return its table: `covid-cmsf cotrain`.
 
     Args:
-        plan: a plan's file or its name.
+        plan: a plan's name or file.
         overrides: settings that replace the plan's, with dots: `{"rounds": 1, "defaults.batch_size": 64}`.
         out: folder of the plan; `runs/` and the file's name when left out.
         only: run this stage alone.
@@ -180,8 +184,8 @@ def run_plan(
     Example:
         >>> rows = cc.run_plan("demo", {"rounds": 1})  # doctest: +SKIP
     """
-    path = Path(plan)
-    folder = Path(out) if out is not None else Path("runs") / path.stem
+    path = find_config("plans", plan)
+    folder = Path(out) if out is not None else Path("runs") / config_name("plans", path)
     code, rows = plans.run_plan(
         plans.load_plan(path, _override_texts(overrides)),
         folder,

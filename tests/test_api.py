@@ -368,3 +368,15 @@ def test_the_quickstart_runs(store: Path, flow_run: Path) -> None:
     assert len(bank) == 16
     assert any(not torch.equal(old, new) for old, new in zip(start, target.parameters(), strict=True))
     guide.check_unchanged()
+
+
+def test_configurations_are_found_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no clips at nowhere"):
+        cc.train("infonce", {"clips": "nowhere"})
+    with pytest.raises(ValueError, match="is a plan: use"):
+        cc.train("demo")
+    with pytest.raises(FileNotFoundError, match="no configuration 'infonec'"):
+        cc.train("infonec")
+    with pytest.raises(ValueError, match="no stage 'none'"):
+        cc.run_plan("demo", only="none")
