@@ -14,7 +14,15 @@ from covid_cmsf.clips.records import ClipRecord
 
 
 class Clips(ABC):
-    """Clips on disk. Flow i is the motion from RGB frame i to frame i + 1, in pixels."""
+    """Clips on disk. Flow i is the motion from RGB frame i to frame i + 1, in pixels.
+
+    Example:
+        >>> clips = cc.open_clips("clips/ucf101")
+        >>> record = clips.select("1", "train")[0]
+        >>> rgb, flow = (clips.read(record, modality, [0, 1, 2]) for modality in ("rgb", "flow"))
+        >>> rgb.shape, flow.shape
+        (torch.Size([3, 3, 48, 64]), torch.Size([3, 2, 48, 64]))
+    """
 
     records: list[ClipRecord]
     splits: Mapping[str, Mapping[str, str]]  # {"1": {video_id: "train"}}

@@ -13,6 +13,11 @@ def open_clips(path: Path | str, *, decoder: str = "auto") -> Clips:
     """Open the clips at `path`: a clip store, an RGB LMDB of CoCLR, a folder of JPEG frames, or a set of images.
 
     A set of images may also be a URI with options, see `images.uri`.
+
+    Example:
+        >>> clips = cc.open_clips("clips/ucf101")
+        >>> clips.modalities, len(clips.records)
+        (('rgb', 'flow'), 24)
     """
     if is_image_uri(str(path)):
         return open_images(str(path))

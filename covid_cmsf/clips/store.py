@@ -25,7 +25,13 @@ from covid_cmsf.clips.records import (
 
 
 class ClipStore(Clips):
-    """A clip store as written by `covid-cmsf preprocess`. Has no open files, so it can be sent to worker processes."""
+    """A clip store as written by `covid-cmsf preprocess`. Has no open files, so it can be sent to worker processes.
+
+    Example:
+        >>> store = cc.ClipStore.open("clips/ucf101")
+        >>> store.info.short_edge, store.flow_bound
+        (0, 20.0)
+    """
 
     def __init__(self, path: Path, info: StoreInfo, records: list[ClipRecord], *, decoder: str = "auto") -> None:
         self.path, self.info, self.records = path, info, records

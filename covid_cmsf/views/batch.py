@@ -27,7 +27,14 @@ class DeferredAugment:
 
 @dataclass(frozen=True)
 class Batch:
-    """The input of a training step: views, and int64 ids of each sample."""
+    """The input of a training step: views, and int64 ids of each sample.
+
+    Example:
+        >>> data = cc.ViewDataset(cc.open_clips("clips/ucf101"), modalities=("rgb",), length=4, size=32)
+        >>> batch = next(cc.ViewLoader(data, batch_size=4).epoch(0)).to("cpu")
+        >>> batch.online["rgb"].shape, batch.videos.shape
+        (torch.Size([4, 3, 4, 32, 32]), torch.Size([4]))
+    """
 
     views: tuple[Views, ...]  # (online, target)
     videos: Tensor  # (B,) index of the video in the data set
