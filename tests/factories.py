@@ -4,14 +4,18 @@ A video is a textured square that moves over a textured ground; the classes of a
 position of a bar. Shapes: T frames, H x W pixels.
 """
 
+import fcntl
 import gzip
+import os
 import struct
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 import av
 import cv2
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -102,3 +106,17 @@ def make_idx_folder(root: Path, *, classes: int = 3, train: int = 8, test: int =
         write_idx(root / f"{name}-images-idx3-ubyte{suffix}", images)
         write_idx(root / f"{name}-labels-idx1-ubyte{suffix}", labels.astype(np.uint8))
     return root
+
+
+def build_once(tmp_path_factory: pytest.TempPathFactory, name: str, build: Callable[[Path], None]) -> Path:
+    """Return the folder that `build` filled, built by one of xdist's processes and shared by all: only read it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, built = shared / name, shared / f"{name}.built"
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            folder.mkdir()
+            build(folder)
+            built.touch()
+    return folder

@@ -23,6 +23,7 @@ DEFAULTS = {
 }
 
 
+@pytest.mark.slow
 def test_a_plan_on_images_ends_in_a_table_with_transfer_beside_it(tmp_path: Path) -> None:
     images = make_image_folder(tmp_path / "set")
     stages = [

@@ -31,6 +31,7 @@ def undisturbed(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_a_finished_store_is_whole_and_running_again_changes_nothing(videos: Path, undisturbed: Path) -> None:
     store = ClipStore.open(undisturbed)
     assert len(store.records) == 8 and not store.failures and check_store(store) == []

@@ -9,7 +9,7 @@ import pytest
 from covid_cmsf.models import EncoderMetadata, create_model, save_encoder
 from covid_cmsf.training.run import run_training
 from covid_cmsf.views.modalities import IMAGENET_MEAN, IMAGENET_STD
-from tests.factories import make_ucf
+from tests.factories import build_once, make_ucf
 from tests.preprocess.commands import preprocess
 from tests.training.factories import add_toy, make_config, remove_toy
 
@@ -28,11 +28,13 @@ def _toy() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three classes, seven training videos each, 20 frames. Read it, do not change it."""
-    root = tmp_path_factory.mktemp("training")
-    make_ucf(root / "videos", classes=3, groups=14, num_frames=20)
-    done = preprocess(root / "videos", root / "clips")
-    assert done.returncode == 0, done.stderr
-    return root / "clips"
+
+    def build(root: Path) -> None:
+        make_ucf(root / "videos", classes=3, groups=14, num_frames=20)
+        done = preprocess(root / "videos", root / "clips")
+        assert done.returncode == 0, done.stderr
+
+    return build_once(tmp_path_factory, "training", build) / "clips"
 
 
 @pytest.fixture(scope="package")

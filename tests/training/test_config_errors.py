@@ -113,6 +113,7 @@ def test_other_methods_do_without_labels(method: str, unlabeled: Path, tmp_path:
     assert run_training(chosen, tmp_path / method) == "finished"
 
 
+@pytest.mark.slow
 def test_the_command_says_it_in_one_line_and_ends_with_2(clips: Path, tmp_path: Path) -> None:
     config, log = write_config_file(make_config(clips), tmp_path / "run.yaml"), tmp_path / "log"
     wrong = [

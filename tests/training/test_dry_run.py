@@ -36,7 +36,7 @@ def test_it_prints_the_plan_and_leaves_nothing_behind(
         "peak memory",
         "about",
         "guide_flow",
-        "16 rows",
+        "16 entries",
     ):
         assert message in shown.output, message
     assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
@@ -66,6 +66,6 @@ def test_its_numbers_are_those_of_the_network(clips: Path) -> None:
     projector = 32 * 64 + 64 + 2 * 64 + 64 * 8 + 8
     assert f"projector {projector:,}" in entries["parameters"] and "predictor" in entries["parameters"]
     size = 10 * (8 * 4 + 5 * 8) + 8
-    assert entries["bank"] == f"10 rows of target; {size / 1e6:.1f} MB"
+    assert entries["bank"] == f"10 entries of target; {size / 1e6:.1f} MB"
     assert [format_duration(seconds) for seconds in (30, 1800, 9000)] == ["30 s", "30 min", "2.5 h"]
     assert torch.get_num_threads() == 1

@@ -91,6 +91,7 @@ def test_the_folder_of_a_run_is_enough_to_continue_it(stopped: Path, clips: Path
     assert isinstance(result.exception, FileNotFoundError) and "is not the folder of a run" in str(result.exception)
 
 
+@pytest.mark.slow
 def test_a_finished_run_says_so_and_does_nothing(clips: Path, tmp_path: Path) -> None:
     run_training(make_config(clips, schedule={"epochs": 1}), tmp_path / "run")
     before = contents(tmp_path / "run")
