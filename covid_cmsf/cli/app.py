@@ -1,6 +1,7 @@
 """Puts the groups of commands together."""
 
 import sys
+from typing import Any
 
 import typer
 
@@ -53,4 +54,15 @@ app.command("doctor")(doctor.doctor)
 def main(*command: str) -> None:
     """Run the console command; `command` is put in front of the arguments (launchers in tools/)."""
     sys.argv[1:1] = command
-    exit_codes.run_app(app)
+    built = typer.main.get_command(app)
+    _hide_flag_types(built)
+    exit_codes.run_app(built)
+
+
+def _hide_flag_types(command: Any) -> None:
+    """Print no `<bool>` beside flags: they take no value."""
+    for param in command.params:
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
+    for subcommand in getattr(command, "commands", {}).values():
+        _hide_flag_types(subcommand)

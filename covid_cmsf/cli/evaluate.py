@@ -5,45 +5,45 @@ from pathlib import Path
 import typer
 
 from covid_cmsf.cli import finetune
-from covid_cmsf.cli.extract import interrupt_on_sigterm, report_skipped
-from covid_cmsf.cli.finetune import print_result, train_and_print
+from covid_cmsf.cli.finetune import train_and_print
 from covid_cmsf.cli.options import (
-    ALLOW_SHARED_SOURCES,
-    BRANCH,
-    CENTER,
-    DEVICE,
-    FEATURES,
-    FORCE,
-    GALLERY,
-    JSON,
-    LENGTH,
-    MODALITY,
-    OUT,
-    PROTOCOL,
-    QUERY,
-    SEED,
-    SIZE,
-    SPLIT,
-    STRIDE,
-    VAL_FRACTION,
-    WINDOWS,
-    WORKERS,
+    AllowSharedSources,
+    Branch,
+    Center,
+    Device,
+    Features,
+    Force,
+    Gallery,
+    Json,
+    Length,
+    Modality,
+    Protocol,
+    Query,
+    ResultFile,
+    Seed,
+    Size,
+    Split,
+    Stride,
+    ValFraction,
+    Windows,
+    Workers,
 )
+from covid_cmsf.cli.results import interrupt_on_sigterm, print_result, report_skipped
 
 app = typer.Typer(no_args_is_help=True, help="Numbers: retrieval, linear probe, kNN, fine-tuning, fusion, baselines.")
 
 
 @app.command()
 def retrieval(
-    features: Path = FEATURES,
-    gallery: str = GALLERY,
-    query: str = QUERY,
-    center: str | None = CENTER,
-    allow_shared_sources: bool = ALLOW_SHARED_SOURCES,
-    val_fraction: float = VAL_FRACTION,
-    seed: int = SEED,
-    out: Path | None = OUT,
-    as_json: bool = JSON,
+    features: Features,
+    gallery: Gallery = "train",
+    query: Query = "test",
+    center: Center = None,
+    allow_shared_sources: AllowSharedSources = False,
+    val_fraction: ValFraction = 0.2,
+    seed: Seed = 0,
+    out: ResultFile = None,
+    as_json: Json = False,
 ) -> None:
     """R@1, 5, 10, 20, 50: is a video of the same class among the nearest? With a 95% interval."""
     from covid_cmsf.evaluation.features.file import load_features
@@ -71,29 +71,29 @@ def linear(
     ),
     clips: Path | None = typer.Argument(None, help="Clips, to learn from augmented clips with a frozen encoder."),
     probe: str = typer.Option("protocol", "--probe", help="protocol, or compress: the probe of MSF and CMSF (images)."),
-    gallery: str = GALLERY,
-    query: str = QUERY,
-    allow_shared_sources: bool = ALLOW_SHARED_SOURCES,
-    val_fraction: float = VAL_FRACTION,
+    gallery: Gallery = "train",
+    query: Query = "test",
+    allow_shared_sources: AllowSharedSources = False,
+    val_fraction: ValFraction = 0.2,
     epochs: int | None = typer.Option(None, min=1, help="With CLIPS: instead of 100 (compress: 40)."),
     batch_size: int | None = typer.Option(None, min=2, help="With CLIPS: instead of 32 (256)."),
     lr: float | None = typer.Option(None, help="With CLIPS: instead of 0.1 (0.01)."),
     weight_decay: float | None = typer.Option(None, help="With CLIPS: instead of 0.001 (0.0001)."),
     crops: int | None = typer.Option(None, help="With CLIPS: 1, 5 or 10 at test; 10 when left out."),
-    branch: str | None = BRANCH,
-    modality: str | None = MODALITY,
-    length: int | None = LENGTH,
-    size: int | None = SIZE,
-    stride: int | None = STRIDE,
-    windows: int | None = WINDOWS,
+    branch: Branch = None,
+    modality: Modality = None,
+    length: Length = None,
+    size: Size = None,
+    stride: Stride = None,
+    windows: Windows = None,
     protocol: str | None = typer.Option(None, "--protocol", help="With CLIPS: clean (default) or coclr."),
-    split: str | None = SPLIT,
-    workers: int = WORKERS,
-    device: str = DEVICE,
-    seed: int = SEED,
-    force: bool = FORCE,
+    split: Split = None,
+    workers: Workers = 2,
+    device: Device = "auto",
+    seed: Seed = 0,
+    force: Force = False,
     out: Path | None = typer.Option(None, "--out", "-o", help="JSON file; with CLIPS the folder of the training."),
-    as_json: bool = JSON,
+    as_json: Json = False,
 ) -> None:
     """Linear probe on features (logistic regression), or on augmented clips with a frozen encoder."""
     overrides = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "num_crops": crops}
@@ -134,16 +134,16 @@ def linear(
 
 @app.command()
 def knn(
-    features: Path = FEATURES,
+    features: Features,
     k: list[int] = typer.Option([1, 20], "--k", min=1, help="Neighbors that vote; may be given several times."),
-    gallery: str = GALLERY,
-    query: str = QUERY,
-    center: str | None = CENTER,
-    allow_shared_sources: bool = ALLOW_SHARED_SOURCES,
-    val_fraction: float = VAL_FRACTION,
-    seed: int = SEED,
-    out: Path | None = OUT,
-    as_json: bool = JSON,
+    gallery: Gallery = "train",
+    query: Query = "test",
+    center: Center = None,
+    allow_shared_sources: AllowSharedSources = False,
+    val_fraction: ValFraction = 0.2,
+    seed: Seed = 0,
+    out: ResultFile = None,
+    as_json: Json = False,
 ) -> None:
     """The k nearest neighbors vote on the class; every vote counts the same."""
     from covid_cmsf.evaluation.features.file import load_features
@@ -172,14 +172,14 @@ app.command()(finetune.finetune)
 def fusion(
     first: Path = typer.Argument(..., help="Features or probabilities of one stream.", show_default=False),
     second: Path = typer.Argument(..., help="The same of the other.", show_default=False),
-    gallery: str = GALLERY,
-    query: str = QUERY,
-    center: str | None = CENTER,
-    allow_shared_sources: bool = ALLOW_SHARED_SOURCES,
-    val_fraction: float = VAL_FRACTION,
-    seed: int = SEED,
-    out: Path | None = OUT,
-    as_json: bool = JSON,
+    gallery: Gallery = "train",
+    query: Query = "test",
+    center: Center = None,
+    allow_shared_sources: AllowSharedSources = False,
+    val_fraction: ValFraction = 0.2,
+    seed: Seed = 0,
+    out: ResultFile = None,
+    as_json: Json = False,
 ) -> None:
     """Two streams together: summed similarities and averaged probabilities of the videos that both files have."""
     from covid_cmsf.evaluation.features.file import holds_probabilities, load_features, load_probabilities
@@ -208,16 +208,16 @@ def fusion(
 def baselines(
     clips: Path = typer.Argument(..., help="A clip store, a CoCLR LMDB, or a folder of JPEG frames."),
     encoder: str = typer.Option("s3d_tiny", "--random", help="The encoder that gets random weights."),
-    protocol: str = PROTOCOL,
-    split: str | None = SPLIT,
-    gallery: str = GALLERY,
-    query: str = QUERY,
+    protocol: Protocol = "clean",
+    split: Split = None,
+    gallery: Gallery = "train",
+    query: Query = "test",
     features: Path | None = typer.Option(None, "--features", help="Folder to keep their features files in."),
-    workers: int = WORKERS,
-    device: str = DEVICE,
-    seed: int = SEED,
-    out: Path | None = OUT,
-    as_json: bool = JSON,
+    workers: Workers = 2,
+    device: Device = "auto",
+    seed: Seed = 0,
+    out: ResultFile = None,
+    as_json: Json = False,
 ) -> None:
     """What costs nothing: chance, color and flow histograms, random weights."""
     from contextlib import nullcontext
@@ -279,14 +279,14 @@ def transfer(
     ),
     download: bool = typer.Option(False, "--download", help="Fetch data sets that are not there into ROOT."),
     executor: str = typer.Option("local", "--executor", help="local, or ray: Ray Tune, many trials at once."),
-    branch: str | None = BRANCH,
-    size: int | None = SIZE,
+    branch: Branch = None,
+    size: Size = None,
     batch_size: int = typer.Option(64, "--batch-size", min=1, help="Images that pass the network together."),
-    workers: int = WORKERS,
-    device: str = DEVICE,
+    workers: Workers = 2,
+    device: Device = "auto",
     seed: int = typer.Option(0, "--seed", min=0, help="Of the drawn val parts and of the search."),
-    force: bool = FORCE,
-    as_json: bool = JSON,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """How well do an image encoder's frozen features serve other data sets?
 

@@ -1,37 +1,29 @@
 """`covid-cmsf extract`."""
 
-import signal
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
 
-from covid_cmsf import exit_codes
 from covid_cmsf.cli.options import (
-    BRANCH,
-    DEVICE,
-    FORCE,
-    LENGTH,
-    MODALITY,
-    PROTOCOL,
-    SEED,
-    SIZE,
-    SPLIT,
-    STRIDE,
-    WINDOWS,
-    WORKERS,
+    Branch,
+    Device,
+    Force,
+    Length,
+    Modality,
+    Protocol,
+    Seed,
+    Size,
+    Split,
+    Stride,
+    Windows,
+    Workers,
 )
-from covid_cmsf.logs import console
+from covid_cmsf.cli.results import interrupt_on_sigterm, report_skipped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from covid_cmsf.clips import Clips
     from covid_cmsf.evaluation.features.model import EvalModel
-
-MAX_PRINTED = 10  # skipped videos that are listed
 
 
 def extract(
@@ -40,25 +32,25 @@ def extract(
     ),
     clips: Path | None = typer.Argument(None, help="A clip store, a CoCLR LMDB, or a folder of JPEG frames."),
     out: Path = typer.Option(..., "--out", "-o", help="The features file to write.", show_default=False),
-    branch: str | None = BRANCH,
+    branch: Branch = None,
     random: str | None = typer.Option(
         None, "--random", help="An encoder of the zoo with random weights; then CLIPS is the only argument."
     ),
-    modality: str | None = MODALITY,
-    length: int | None = LENGTH,
-    size: int | None = SIZE,
-    stride: int | None = STRIDE,
-    windows: int | None = WINDOWS,
-    protocol: str = PROTOCOL,
-    split: str | None = SPLIT,
+    modality: Modality = None,
+    length: Length = None,
+    size: Size = None,
+    stride: Stride = None,
+    windows: Windows = None,
+    protocol: Protocol = "clean",
+    split: Split = None,
     batch_size: int | None = typer.Option(
         None, "--batch-size", min=1, help="Windows that pass the network together: 16, of images 128, when left out."
     ),
-    workers: int = WORKERS,
-    device: str = DEVICE,
+    workers: Workers = 2,
+    device: Device = "auto",
     precision: str = typer.Option("fp32", "--precision", help="fp32, bf16 or fp16."),
-    seed: int = SEED,
-    force: bool = FORCE,
+    seed: Seed = 0,
+    force: Force = False,
 ) -> None:
     """Features of every video of a split, in one file that knows which model they came from.
 
@@ -117,29 +109,3 @@ def open_model_and_clips(
     if clips is None:
         raise ValueError("two arguments are needed: a checkpoint and clips")
     return load_eval_model(checkpoint, branch=branch), open_clips(clips)
-
-
-@contextmanager
-def interrupt_on_sigterm() -> "Iterator[None]":
-    """Within the block a job scheduler's SIGTERM is a Ctrl-C: exit code 75, and the same command continues."""
-
-    def interrupt(signal_number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous_handler = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
-
-
-def report_skipped(skipped: "Sequence[tuple[str, str, str]]") -> None:
-    """Lists videos that have no result and ends with exit code 3; does nothing when there are none."""
-    if not skipped:
-        return
-    for video_id, stage, reason in skipped[:MAX_PRINTED]:
-        console.print(f"skipped: {video_id} ({stage}): {reason}", style="yellow", highlight=False, markup=False)
-    if len(skipped) > MAX_PRINTED:
-        console.print(f"... and {len(skipped) - MAX_PRINTED} more", style="yellow")
-    console.print(f"{len(skipped)} videos have no result; numbers are of the others", style="yellow")
-    raise typer.Exit(exit_codes.SKIPPED_ITEMS)

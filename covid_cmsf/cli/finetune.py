@@ -1,33 +1,30 @@
 """`covid-cmsf evaluate finetune`, and the linear probe that learns from clips."""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from covid_cmsf.cli.extract import interrupt_on_sigterm, open_model_and_clips, report_skipped
+from covid_cmsf.cli.extract import open_model_and_clips
 from covid_cmsf.cli.options import (
-    ALLOW_SHARED_SOURCES,
-    BRANCH,
-    DEVICE,
-    FORCE,
-    JSON,
-    LENGTH,
-    MODALITY,
-    PROTOCOL,
-    QUERY,
-    SEED,
-    SIZE,
-    SPLIT,
-    STRIDE,
-    VAL_FRACTION,
-    WINDOWS,
-    WORKERS,
+    AllowSharedSources,
+    Branch,
+    Device,
+    Force,
+    Json,
+    Length,
+    Modality,
+    Protocol,
+    Query,
+    Seed,
+    Size,
+    Split,
+    Stride,
+    ValFraction,
+    Windows,
+    Workers,
 )
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from covid_cmsf.cli.results import interrupt_on_sigterm, print_result, report_skipped
 
 
 def finetune(
@@ -40,24 +37,24 @@ def finetune(
     lr: float | None = typer.Option(None, help="Of the head, instead of 0.001; the encoder has a tenth of it."),
     weight_decay: float | None = typer.Option(None, help="Instead of 0.001."),
     dropout: float | None = typer.Option(None, help="Before the classifier, instead of 0.9."),
-    val_fraction: float = VAL_FRACTION,
+    val_fraction: ValFraction = 0.2,
     crops: int | None = typer.Option(None, help="1, 5 or 10 at test; 10 when left out."),
     precision: str | None = typer.Option(None, help="fp32 or bf16."),
-    query: str = QUERY,
-    allow_shared_sources: bool = ALLOW_SHARED_SOURCES,
-    branch: str | None = BRANCH,
-    modality: str | None = MODALITY,
-    length: int | None = LENGTH,
-    size: int | None = SIZE,
-    stride: int | None = STRIDE,
-    windows: int | None = WINDOWS,
-    protocol: str = PROTOCOL,
-    split: str | None = SPLIT,
-    workers: int = WORKERS,
-    device: str = DEVICE,
-    seed: int = SEED,
-    force: bool = FORCE,
-    as_json: bool = JSON,
+    query: Query = "test",
+    allow_shared_sources: AllowSharedSources = False,
+    branch: Branch = None,
+    modality: Modality = None,
+    length: Length = None,
+    size: Size = None,
+    stride: Stride = None,
+    windows: Windows = None,
+    protocol: Protocol = "clean",
+    split: Split = None,
+    workers: Workers = 2,
+    device: Device = "auto",
+    seed: Seed = 0,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Train encoder and classifier on labeled clips (the recipe of Han et al.), then test once.
 
@@ -125,19 +122,3 @@ def train_and_print(
         )
     print_result(mode, result, clip_table(result), out / "result.json", as_json)
     report_skipped(result.skipped)
-
-
-def print_result(kind: str, result: object, table: "RenderableType", out: Path | None, as_json: bool) -> None:
-    """The result on stdout, and in a file where one is named."""
-    from rich.console import Console
-
-    from covid_cmsf.evaluation.results import result_to_dict, write_result
-
-    if out is not None:
-        if not out.parent.is_dir():
-            raise FileNotFoundError(f"no folder {out.parent} to write {out.name} into")
-        write_result(out, kind, result)
-    if as_json:
-        typer.echo(json.dumps(result_to_dict(kind, result)))
-    else:
-        Console().print(table)

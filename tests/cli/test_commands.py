@@ -25,6 +25,13 @@ def test_version_and_help() -> None:
         assert result.returncode == 0 and "Usage" in result.stdout, result.stderr
 
 
+def test_flags_have_no_type_and_commands_an_example() -> None:
+    for command in ("train", "cotrain", "replay"):
+        text = run(command, "--help").stdout
+        flags = [line for line in text.splitlines() if "--dry-run" in line or "--accept-changes" in line]
+        assert not any("<bool>" in line for line in flags) and f"covid-cmsf {command} " in text
+
+
 def test_help_comes_without_heavy_imports() -> None:
     code = "import sys, covid_cmsf.cli.app; print({'torch', 'numba', 'cv2', 'av'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
