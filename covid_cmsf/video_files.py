@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from covid_cmsf.clips.base import Clips, check_request
 from covid_cmsf.clips.decoders import open_video
-from covid_cmsf.clips.flow_codec import encode_flow
+from covid_cmsf.clips.flow_codec import FLOW_BOUND, encode_flow
 from covid_cmsf.clips.records import ClipRecord, FlowInfo, StoreInfo
 from covid_cmsf.clips.store import ClipStore
 from covid_cmsf.devices import choose_device
@@ -25,7 +25,6 @@ from preprocess.config import make_store_flow
 from preprocess.convert import StageError, stored_frames
 from preprocess.flow import FlowParameters, choose_backend, make_flow, to_gray
 
-FLOW_BOUND = 20.0  # pixels; the default of `covid-cmsf preprocess`
 Frame = NDArray[np.uint8]
 
 

@@ -9,6 +9,8 @@ Shapes: T frames, H x W pixels.
 import numpy as np
 from numpy.typing import NDArray
 
+FLOW_BOUND = 20.0  # pixels; the default of `covid-cmsf preprocess`, as in CoCLR's data
+
 
 def encode_flow(flow: NDArray[np.float32], bound: float) -> NDArray[np.uint8]:
     """Quantize flow in pixels, any shape; ValueError if a value is not finite."""

@@ -1,4 +1,4 @@
-"""View -> feature -> embedding: the model zoo, heads, networks, checkpoints in and out.
+"""Encoders, heads and networks, and reading and writing their checkpoints.
 
 encoder = load_encoder("runs/cmsf")               # a checkpoint or a run folder; eval mode
 clip = encoder.preprocess(frames)                 # (T, H, W, 3) uint8 -> (C, T, H, W), as in training
@@ -7,7 +7,7 @@ encoder.forward_features(clip[None])              # the feature map before pooli
 create_model("s3d", in_channels=2)                # random weights; `list_models()` has the names
 """
 
-from covid_cmsf.models import r2plus1d, resnet, s3d  # noqa: F401 (they register their encoders)
+from covid_cmsf.models import r2plus1d, resnet, s3d  # noqa: F401 (imported for their `register_encoder` calls)
 from covid_cmsf.models.checkpoints.formats.native import save_encoder
 from covid_cmsf.models.checkpoints.load import LoadedWeights, load_encoder, load_weights
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata

@@ -1,6 +1,13 @@
-"""The (1, k, k) convolution of S3D, run as a 2D convolution over single frames.
+"""The (1, k, k) and (k, 1, 1) convolutions of S3D, with faster gradients.
 
-In channels-last layout both are the same bytes, so this costs nothing, and the library's 2D gradients are quicker.
+The spatial one runs as a 2D convolution over single frames. In channels-last memory format the reshape copies nothing,
+and PyTorch's 2D gradients are faster.
+
+The temporal one computes the gradient of its weights on CPUs as one matrix product per tap of the kernel and clip. For
+channels-last clips PyTorch's own weight gradient runs at half that speed or less. On GPUs, under autocast and under
+torch.compile it is the ordinary convolution.
+
+Shapes: B clips, T frames (t after the stride), P pixels per frame, I input and O output channels.
 """
 
 from typing import Any
@@ -12,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 
 class SpatialConv(nn.Conv3d):
-    """Convolution over space alone: kernel (1, k, k), no bias; pads k // 2 pixels on all sides."""
+    """Convolve over space only: kernel (1, k, k), no bias, padding of k // 2 pixels."""
 
     def __init__(self, channels: int, width: int, *, kernel: int, stride: int) -> None:
         pad = kernel // 2
@@ -27,17 +34,8 @@ class SpatialConv(nn.Conv3d):
         return rearrange(frames, "(b t) c h w -> b c t h w", t=x.shape[2])
 
 
-# The (k, 1, 1) convolution of S3D with a quicker gradient of its weights on CPUs.
-#
-# For channels-last clips the library's weight gradient of these convolutions runs at half the speed of a matrix
-# product or less. Each tap of the kernel *is* a matrix product between frames, so we write it as such. On GPUs, under
-# autocast and under torch.compile it is the ordinary convolution.
-
-# B clips, T frames, P pixels of a frame, I input and O output channels
-
-
 class TemporalConv(nn.Conv3d):
-    """Convolution over time alone: kernel (k, 1, 1), no bias; pads k // 2 frames at both ends."""
+    """Convolve over time only: kernel (k, 1, 1), no bias, padding of k // 2 frames."""
 
     def __init__(self, channels: int, width: int, *, kernel: int, stride: int) -> None:
         super().__init__(
@@ -74,27 +72,28 @@ class _TemporalConvFunction(torch.autograd.Function):
 
 
 def _input_gradient(x: Tensor, grad: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """The library's own gradient for x, and only that."""
-    steps = [stride, 1, 1], [padding, 0, 0], [1, 1, 1]
-    wanted = [True, False, False]  # x, weight, bias
+    """Return PyTorch's own gradient (B, I, T, H, W) with respect to x."""
+    geometry = [stride, 1, 1], [padding, 0, 0], [1, 1, 1]  # stride, padding, dilation
+    output_mask = [True, False, False]  # x, weight, bias
     grad_x: Tensor
-    grad_x, *_ = torch.ops.aten.convolution_backward(grad, x, weight, None, *steps, False, [0, 0, 0], 1, wanted)
+    grad_x, *_ = torch.ops.aten.convolution_backward(grad, x, weight, None, *geometry, False, [0, 0, 0], 1, output_mask)
     return grad_x
 
 
 def weight_gradient(x: Tensor, grad: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """(B, I, T, H, W) and (B, O, t, H, W) -> (O, I, kernel, 1, 1).
+    """Return the gradient (O, I, kernel, 1, 1) of the weight, given x (B, I, T, H, W) and grad (B, O, t, H, W).
 
-    Tap j sees frame `t * stride + j - padding` when output frame t is made: sum over t of grad[t]^T x[that frame].
+    Output frame t uses input frame `t * stride + j - padding` at tap j, so the gradient of tap j is the sum over t of
+    grad[t]^T x[t * stride + j - padding].
     """
-    frames, outs = x.shape[2], grad.shape[2]
+    num_inputs, num_outputs = x.shape[2], grad.shape[2]
     x, grad = (clip.permute(0, 2, 3, 4, 1).flatten(2, 3) for clip in (x, grad))  # (B, T, P, I), (B, t, P, O)
     taps = x.new_zeros(kernel, grad.shape[3], x.shape[3])  # (k, O, I)
     for j, tap in enumerate(taps):
-        seen = [t for t in range(outs) if 0 <= t * stride + j - padding < frames]  # the others saw padding
-        if not seen:
+        valid = [t for t in range(num_outputs) if 0 <= t * stride + j - padding < num_inputs]  # not padding
+        if not valid:
             continue
-        start, end = (t * stride + j - padding for t in (seen[0], seen[-1]))
-        for grad_clip, clip in zip(grad[:, seen[0] : seen[-1] + 1], x[:, start : end + 1 : stride], strict=True):
+        start, end = (t * stride + j - padding for t in (valid[0], valid[-1]))
+        for grad_clip, clip in zip(grad[:, valid[0] : valid[-1] + 1], x[:, start : end + 1 : stride], strict=True):
             tap.addbmm_(grad_clip.mT, clip)
     return taps.permute(1, 2, 0)[..., None, None]

@@ -1,10 +1,11 @@
-"""What every encoder of the zoo can do: a clip goes in, a feature comes out.
+"""Base class of the encoders: clip -> feature.
 
     encoder = create_model("s3d")
     encoder(clip)             # (B, C, T, H, W) -> (B, num_features)
     encoder.forward_features(clip)    # (B, C, T, H, W) -> (B, num_features, t, h, w)
 
-An image (B, C, H, W) is a clip of one frame. Nothing is normalized here, neither the pixels nor the feature.
+An image (B, C, H, W) is a clip of one frame. Neither the pixels nor the features are normalized here.
+Shapes: B batch, C channels, T frames, H W pixels; t h w after the strides.
 """
 
 import hashlib
@@ -15,16 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from covid_cmsf.clips.flow_codec import FLOW_BOUND
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata, Size
-from covid_cmsf.models.input_transform import FLOW_BOUND, InputTransform
-
-# B batch, C channels, T frames, H W pixels; t h w what the strides leave of them
+from covid_cmsf.models.input_transform import InputTransform
 
 
 class Encoder(nn.Module):
-    """Base of the zoo: checks the clip, runs `trunk` over it, averages over time and space.
+    """Base class: check the clip, run `trunk`, average over time and space.
 
-    `trunk` keeps its weights channels-last, and the clip is brought to that layout too: the convolutions of
+    `trunk` and the clip are in channels-last memory format: the convolutions of
     CPUs and of GPUs with half precision run faster so, and the numbers stay the same.
 
     Example:
@@ -35,8 +35,8 @@ class Encoder(nn.Module):
         >>> feature_map = encoder.forward_features(clip)  # (B, num_features, t, h, w)
     """
 
-    first_conv: str  # the state-dict key of the convolution that sees the pixels
-    min_input_size: Size  # what the strides survive
+    first_conv: str  # state-dict key of the first convolution's weight
+    min_input_size: Size  # (T, H, W); smaller clips vanish under the strides
     memory_format: torch.memory_format
 
     def __init__(self, trunk: nn.Sequential, *, name: str, in_channels: int, num_features: int) -> None:
@@ -49,11 +49,11 @@ class Encoder(nn.Module):
         self.trunk = trunk.to(memory_format=self.memory_format)
 
     def forward_features(self, clip: Tensor) -> Tensor:
-        """The feature map (B, num_features, t, h, w) of a clip (B, C, T, H, W) or an image (B, C, H, W)."""
+        """Return the feature map (B, num_features, t, h, w) of a clip (B, C, T, H, W) or an image (B, C, H, W)."""
         raise NotImplementedError
 
     def forward(self, clip: Tensor) -> Tensor:
-        """The feature (B, num_features): the feature map averaged over time and space."""
+        """Return the feature (B, num_features): the feature map averaged over time and space."""
         return self.forward_features(clip).mean(dim=(2, 3, 4))
 
     def preprocess(self, frames: Tensor | NDArray[np.generic], *, flow_bound: float = FLOW_BOUND) -> Tensor:
@@ -65,12 +65,12 @@ class Encoder(nn.Module):
         return InputTransform.from_metadata(self.metadata)(frames, flow_bound=flow_bound)
 
     def train(self, mode: bool = True) -> "Encoder":
-        """As usual, but a frozen encoder stays in eval mode, whoever calls `train` on the whole."""
+        """Set train mode; a frozen encoder stays in eval mode, even when a parent module calls this."""
         super().train(mode and not self.frozen)
         return self
 
     def check_clip(self, clip: Tensor) -> Tensor:
-        """The clip as (B, C, T, H, W); ValueError when this encoder cannot take it."""
+        """Return the clip as (B, C, T, H, W); raise ValueError if it does not fit this encoder."""
         if clip.dim() not in (4, 5):
             raise ValueError(
                 f"{self.name} takes a clip (B, C, T, H, W) or an image (B, C, H, W), not {tuple(clip.shape)}"
@@ -92,7 +92,7 @@ E = TypeVar("E", bound=nn.Module)
 
 
 def freeze_(module: E) -> E:
-    """Eval mode, no gradients, for good: a guide or a feature extractor. Call it under `torch.inference_mode()`.
+    """Set eval mode for good and disable gradients. Call the frozen module under `torch.inference_mode()`.
 
     Encoders inside ignore a later `train()`, so their batch-norm statistics cannot move either.
 
@@ -110,7 +110,7 @@ def freeze_(module: E) -> E:
 
 
 def parse_size(text: str) -> Size:
-    """`32x128x128` -> (32, 128, 128): frames, height, width."""
+    """Parse `32x128x128` into (32, 128, 128): frames, height, width."""
     parts = text.lower().replace("×", "x").split("x")
     if len(parts) != 3 or not all(part.isdigit() and int(part) > 0 for part in parts):
         raise ValueError(f"size {text!r} is not of the form TxHxW, for example 32x128x128")
@@ -122,14 +122,11 @@ def _format_size(size: tuple[int, ...]) -> str:
     return f"{frames} frame{'s' if frames != 1 else ''} at {height}x{width}"
 
 
-# Fingerprint of a network: the same one means the same tensors. It proves that a frozen network has not changed.
-
-
 def weights_sha256(module: nn.Module) -> str:
-    """Over every parameter and buffer, batch-norm statistics included, and their names."""
+    """Return the SHA-256 of all parameters and buffers with their names, to check that frozen weights are unchanged."""
     digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
-        plain = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {tuple(plain.shape)} {plain.dtype}\n".encode())
-        digest.update(plain.flatten().view(torch.uint8).numpy().tobytes())
+        contiguous = tensor.detach().cpu().contiguous()
+        digest.update(f"{name} {tuple(contiguous.shape)} {contiguous.dtype}\n".encode())
+        digest.update(contiguous.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -1,10 +1,8 @@
-"""Heads: feature -> embedding (projector, predictor) or feature -> class scores.
+"""Heads: feature -> embedding (projector, predictor) or feature -> logits.
 
-Every head is an `MLP`, so that a layout of three values describes it in a file. Its keys are those of the official
-CMSF code (`0`, `1`, `3` with batch norm) and of MoCo v2 (`0`, `2` without).
+Every head is an `MLP`, described by a `HeadLayout`. Its state-dict keys are those of the official CMSF code (`0`, `1`,
+`3` with batch norm) and of MoCo v2 (`0`, `2` without). Shapes: B batch, D feature or embedding size.
 """
-
-# B batch, D feature or embedding size
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -51,19 +49,19 @@ class MLP(nn.Sequential):
 
 
 def projector_layout(num_features: int, *, output_batch_norm: bool = False) -> HeadLayout:
-    """CMSF's projector: d -> 2d -> d/4, batch norm inside (2048 -> 4096 -> 512 for ResNet-50)."""
+    """Return CMSF's projector: d -> 2d -> d/4, hidden batch norm (2048 -> 4096 -> 512 for ResNet-50)."""
     sizes = (num_features, 2 * num_features, num_features // 4)
     return HeadLayout(sizes=sizes, batch_norm=True, output_batch_norm=output_batch_norm)
 
 
 def predictor_layout(num_features: int, *, embedding_size: int | None = None) -> HeadLayout:
-    """CMSF's predictor of the online network: d/4 -> 2d -> d/4, batch norm inside; `embedding_size` replaces d/4."""
+    """Return CMSF's predictor: d/4 -> 2d -> d/4, hidden batch norm; `embedding_size` replaces d/4."""
     size = num_features // 4 if embedding_size is None else embedding_size
     return HeadLayout(sizes=(size, 2 * num_features, size), batch_norm=True)
 
 
 def coclr_layout(num_features: int, *, embedding_size: int = 128) -> HeadLayout:
-    """CoCLR's and MoCo v2's head: d -> d -> 128, no batch norm."""
+    """Return CoCLR's and MoCo v2's projector: d -> d -> 128, no batch norm."""
     return HeadLayout(sizes=(num_features, num_features, embedding_size))
 
 
@@ -88,7 +86,7 @@ def head_layout(
 
 
 class Standardize(nn.Module):
-    """(B, D) minus a fixed mean, over a fixed deviation. They are set once, and are part of the state."""
+    """Standardize features (B, D) by a fixed mean and variance, which are buffers."""
 
     mean: Tensor
     variance: Tensor
@@ -99,16 +97,16 @@ class Standardize(nn.Module):
         self.register_buffer("variance", torch.ones(size))
 
     def forward(self, feature: Tensor) -> Tensor:
-        """With the epsilon of the official code inside the root."""
+        """Return (B, D); the epsilon is that of the official CMSF code."""
         return (feature - self.mean) / (self.variance + 1e-5).sqrt()
 
 
 class Classifier(nn.Module):
-    """Features (B, D) -> class scores (B, num_classes).
+    """Classify features: (B, D) -> logits (B, num_classes).
 
-    `normalize` scales each feature to unit length first, `batch_norm` then standardizes each dimension:
-    CoCLR's linear probe has both, its fine-tuning has neither but a dropout of 0.9. `standardize` does it by fixed
-    statistics instead (`set_statistics_`), as CompRess does. `hidden` puts one layer with a ReLU before the last.
+    `normalize` first scales each feature to unit length, `batch_norm` then standardizes each dimension: CoCLR's linear
+    probe has both, its fine-tuning has neither but a dropout of 0.9. `standardize` uses fixed statistics instead
+    (`set_statistics_`), as CompRess does. `hidden` adds a hidden layer with ReLU.
     """
 
     def __init__(
@@ -129,15 +127,15 @@ class Classifier(nn.Module):
         if standardize:
             self.norm = Standardize(num_features)
         self.dropout = nn.Dropout(dropout)
-        inner = () if hidden is None else (hidden,)
-        self.mlp = MLP(HeadLayout(sizes=(num_features, *inner, num_classes)))
+        hidden_sizes = () if hidden is None else (hidden,)
+        self.mlp = MLP(HeadLayout(sizes=(num_features, *hidden_sizes, num_classes)))
         final = self.mlp[-1]
         assert isinstance(final, nn.Linear)
         nn.init.normal_(final.weight, std=0.01)  # as in CoCLR
         nn.init.zeros_(final.bias)
 
     def forward(self, feature: Tensor) -> Tensor:
-        """(B, D) -> (B, num_classes), before the softmax."""
+        """Return logits (B, num_classes) for features (B, D)."""
         if self.normalize:
             feature = nn.functional.normalize(feature, dim=1)
         logits: Tensor = self.mlp(self.dropout(self.norm(feature)))
@@ -145,7 +143,7 @@ class Classifier(nn.Module):
 
     @torch.no_grad()
     def set_statistics_(self, mean: Tensor, variance: Tensor) -> None:
-        """Statistics (D,) of features as this classifier sees them, after scaling to unit length."""
+        """Set mean and variance (D,) of the features; with `normalize`, of features scaled to unit length."""
         assert isinstance(self.norm, Standardize)
         self.norm.mean.copy_(mean)
         self.norm.variance.copy_(variance)

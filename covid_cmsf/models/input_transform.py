@@ -1,9 +1,7 @@
-"""From decoded frames to the clip that an encoder takes, as its metadata says: `encoder.preprocess(frames)`.
+"""Preprocess decoded frames into the clip that an encoder takes, by its metadata: `encoder.preprocess(frames)`.
 
-The evaluation's protocols normalize through the same functions, so both give the same numbers.
+The evaluation protocols use the same functions, so both give the same values. Shapes: T frames, C channels, H W pixels.
 """
-
-# T frames, C channels, H W pixels
 
 from dataclasses import dataclass, replace
 
@@ -12,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from covid_cmsf.clips.flow_codec import encode_flow
+from covid_cmsf.clips.flow_codec import FLOW_BOUND, encode_flow
 from covid_cmsf.clips.sampling import spread_windows
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
@@ -21,8 +19,6 @@ from covid_cmsf.views.modalities import MODALITIES, Modality, get_modality
 from covid_cmsf.views.ops import crop_resize
 from covid_cmsf.views.pipeline import finish_view
 from covid_cmsf.views.presets import get_preset
-
-FLOW_BOUND = 20.0  # pixels; the default of the clip store and of CoCLR's data
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class InputTransform:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     length: int  # frames
-    stride: int  # frames from one to the next
+    stride: int  # between sampled frames
     size: int  # pixels, height and width
 
     @classmethod
@@ -76,7 +72,7 @@ class InputTransform:
         (window,) = spread_windows(usable, length=self.length, stride=self.stride, num_windows=1)
         raw = raw[torch.tensor(required_frames(self.modality, window, single=0), device=raw.device)]
         center = get_preset("eval", self.modality.kind, size=self.size)
-        params = sample_augment_params(  # nothing of it is random: the preset is a center crop
+        params = sample_augment_params(  # not random: the preset is a center crop
             center, np.random.default_rng(0), height=raw.shape[-2], width=raw.shape[-1]
         )
         cropped = crop_resize(raw, params.geometry, self.size)
@@ -101,7 +97,7 @@ class InputTransform:
 
 
 def encoder_modality(metadata: EncoderMetadata, modality: str | None = None) -> Modality:
-    """Return the modality that this encoder takes; for flow, the number of channels tells in which style."""
+    """Return the modality that this encoder takes; for flow, the number of channels determines the style."""
     name = metadata.modality if modality is None else modality
     if name == "unknown":
         raise ValueError(
@@ -124,9 +120,9 @@ def normalize_view(
     std: tuple[float, ...],
     flow_bound: float,
 ) -> Tensor:
-    """Turn cropped uint8 frames (T, C, H, W) into a float view with the encoder's own mean and standard deviation.
+    """Convert cropped uint8 frames (T, C, H, W) to a float view with the encoder's own mean and standard deviation.
 
-    Two channels of flow whose mean is not 0 belong to a CoCLR network reduced to (x, y), which takes bytes / 255.
+    Two channels of flow whose mean is not 0 belong to a CoCLR network adapted to (x, y), which takes bytes / 255.
     """
     if not (modality.signed_x and any(mean)):
         return finish_view(raw, params, replace(modality, mean=mean, std=std), flow_bound=flow_bound)

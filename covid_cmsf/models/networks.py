@@ -1,12 +1,12 @@
-"""Encoder and heads as one network: a clip goes in, an embedding comes out.
+"""Networks of an encoder and heads: clip -> embedding.
 
 online = create_network("s3d", modality="rgb", head="cmsf", predictor=True)
-target = make_target(online)              # encoder and projector; `ema_update_` moves it after the online network
+target = make_target(online)              # encoder and projector, no gradients
 guide = load_guide("infonce-flow.pt")     # frozen
 ema_update_(target, online, 0.99)
-"""
 
-# B batch, D embedding size
+Shapes: B batch, D embedding size.
+"""
 
 import copy
 from collections.abc import Iterator
@@ -46,15 +46,15 @@ class Network(nn.Module):
         super().__init__()
         if projector.layout.sizes[0] != encoder.num_features:
             raise ValueError(
-                f"a projector for features of {projector.layout.sizes[0]} does not fit {encoder.name}, "
-                f"which gives {encoder.num_features}"
+                f"a projector for {projector.layout.sizes[0]} features does not fit {encoder.name}, "
+                f"which has {encoder.num_features}"
             )
         self.encoder, self.projector, self.predictor = encoder, projector, predictor
         self.unit_output = unit_output
 
     @property
     def dim(self) -> int:
-        """The embedding size D."""
+        """Return the embedding size D."""
         head = self.projector if self.predictor is None else self.predictor
         return head.layout.sizes[-1]
 
@@ -76,7 +76,7 @@ def create_network(
     output_batch_norm: bool = False,
     flow_style: FlowStyle = "motion",
 ) -> Network:
-    """Create an encoder of the zoo with a projector (and a predictor), all with random weights, in train mode.
+    """Create a registered encoder with a projector (and a predictor), all with random weights, in train mode.
 
     `head` is one of `HEADS`; `embedding_size` replaces the width of its output.
 
@@ -144,7 +144,7 @@ class Guide(nn.Module):
 
     @property
     def dim(self) -> int:
-        """The embedding size D."""
+        """Return the embedding size D."""
         return self.network.dim if isinstance(self.network, Network) else self.network.num_features
 
     @torch.no_grad()
@@ -155,7 +155,9 @@ class Guide(nn.Module):
     def check_unchanged(self) -> None:
         """Raise RuntimeError if a weight or a batch-norm statistic differs from when the guide was made."""
         if weights_sha256(self.network) != self.fingerprint:
-            raise RuntimeError(f"the guide {self.description} has changed during the run, so its results mean nothing")
+            raise RuntimeError(
+                f"the weights of the frozen guide {self.description} have changed; the results are invalid"
+            )
 
 
 def load_guide(
@@ -187,7 +189,7 @@ def make_guide(loaded: LoadedWeights, *, path: str | Path, modality: str, column
 def network_metadata(
     online: Network, *, input_size: tuple[int, int, int], stride: int, modality: str, **fields: object
 ) -> EncoderMetadata:
-    """Describe the weights for whoever loads them; `fields` are `mean`, `std`, `trained`."""
+    """Return the metadata to store with the weights; `fields` are `mean`, `std`, `trained`."""
     return EncoderMetadata.model_validate(
         {
             "encoder": online.encoder.name,

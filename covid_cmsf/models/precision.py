@@ -1,4 +1,4 @@
-"""Optional speed: half precision where it is safe, and torch.compile. Layout and freezing are in `encoder`.
+"""Mixed precision and torch.compile.
 
 with autocast("bf16", device):
     feature = compile_(encoder)(clip)
@@ -15,7 +15,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(precision: str, device: torch.device | str) -> AbstractContextManager[object]:
-    """A context in which convolutions and matrix products run in `precision`; weights stay in fp32.
+    """Return a context in which convolutions and matrix products run in `precision`; weights stay in fp32.
 
     Training in fp16 needs a gradient scaler as well; bf16 does not.
     """
@@ -30,6 +30,6 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def compile_(module: M) -> M:
-    """Compiles the module's forward in place at its first call. Names in its state dict stay as they are."""
+    """Compile the module in place, at its first call. Its state-dict keys do not change."""
     module.compile()
     return module

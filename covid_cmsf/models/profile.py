@@ -1,7 +1,7 @@
-"""What an encoder costs: parameters, and multiply-accumulates of one clip.
+"""Count the parameters of an encoder, and its GFLOPs for one clip.
 
-GFLOPs here count one multiply-accumulate as one operation, as vision papers and torchvision's tables do.
-Only convolutions and linear layers are counted. Shapes are computed without data, so this is quick at any size.
+One multiply-accumulate counts as one operation, as in vision papers and torchvision's tables. Only convolutions and
+linear layers are counted. Everything runs on the meta device, so this is fast for any input size.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from covid_cmsf.models.registry import create_model
 
 @dataclass(frozen=True)
 class LayerProfile:
-    """One layer of the trunk: its parameters, operations, and what leaves it, (C, T, H, W) or (C, H, W)."""
+    """Cost of one layer of the trunk; `output` is its output shape (C, T, H, W) or (C, H, W)."""
 
     name: str
     num_parameters: int
@@ -29,7 +29,7 @@ class LayerProfile:
 
 @dataclass(frozen=True)
 class EncoderProfile:
-    """Of one encoder at one input size; `feature_map` is (t, h, w)."""
+    """Cost of one encoder at one input size; `feature_map` is (t, h, w)."""
 
     num_parameters: int
     gflops: float
@@ -39,12 +39,12 @@ class EncoderProfile:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """All parameters, each tensor once, trainable or not; buffers are not parameters."""
+    """Return the number of parameters, trainable or not; shared ones count once."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def profile_encoder(name: str, size: Size, *, in_channels: int = 3) -> EncoderProfile:
-    """The cost of one clip of `size` (T, H, W) through the encoder called `name`."""
+    """Return the cost of the encoder `name` for one clip of `size` (T, H, W)."""
     outputs: dict[str, tuple[int, ...]] = {}
     with torch.device("meta"):
         encoder: Encoder = create_model(name, in_channels=in_channels).eval()
@@ -72,5 +72,5 @@ def _record_output(outputs: dict[str, tuple[int, ...]], name: str, _: nn.Module,
     outputs[name] = tuple(output.shape[1:])
 
 
-def _gflops(counts: Mapping[str, Mapping[object, int]], where: str) -> float:
-    return sum(counts.get(where, {}).values()) / 2e9  # the counter takes a multiply-accumulate for two
+def _gflops(counts: Mapping[str, Mapping[object, int]], module: str) -> float:
+    return sum(counts.get(module, {}).values()) / 2e9  # the counter counts a multiply-accumulate as two

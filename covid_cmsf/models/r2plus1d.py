@@ -1,7 +1,8 @@
 """A short network of (2+1)D convolutions (Tran et al. 2018, "A Closer Look at Spatiotemporal Convolutions", CVPR).
 
-For small clips and short runs. S3D has 22 layers of batch norm without a shortcut and divides space by 32: a clip of
-48 pixels is one cell at its end, and some hundred steps teach it little. Four stages that divide by 16 learn at once.
+For small clips and short runs. S3D has 22 layers with batch norm, no residual connections and a spatial stride of 32:
+a clip of 48 pixels has a feature map of 1x1, and some hundred steps train it little. This network has four stages and a
+spatial stride of 16, and trains faster.
 """
 
 from collections import OrderedDict
@@ -33,7 +34,7 @@ TABLE = {  # output for a clip of 8x48x48
 
 
 class Block(nn.Module):
-    """One line of the table; batch norm and ReLU after both convolutions."""
+    """Module of one stage; batch norm and ReLU after both convolutions."""
 
     def __init__(self, channels: int, stage: Stage) -> None:
         super().__init__()
@@ -50,7 +51,7 @@ class Block(nn.Module):
 
 
 class R2Plus1D(Encoder):
-    """The table as a network."""
+    """Network of the stages in `TABLE`."""
 
     first_conv = "trunk.stage1.conv1.weight"
     min_input_size = (1, 1, 1)
@@ -67,7 +68,7 @@ class R2Plus1D(Encoder):
                 module.eps = bn_eps
 
     def forward_features(self, clip: Tensor) -> Tensor:
-        """(B, C, T, H, W) -> (B, num_features, t, h, w), channels-last."""
+        """Return the feature map (B, num_features, t, h, w), channels-last, for clips (B, C, T, H, W)."""
         features: Tensor = self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
         return features
 

@@ -1,4 +1,4 @@
-"""The encoders by name.
+"""Registry of the encoders.
 
 create_model("s3d", in_channels=2)
 list_models()                        # ['c21d_tiny', 'r18', 'r18_cifar', 'r50', 's3d', ...]
@@ -15,14 +15,14 @@ BN_EPS = 1e-5  # PyTorch's and CoCLR's; torchvision trained its S3D with 1e-3
 
 
 class EncoderBuilder(Protocol):
-    """A function that makes one encoder of the zoo."""
+    """Function that builds an encoder."""
 
     def __call__(self, name: str, *, in_channels: int, bn_eps: float) -> Encoder: ...
 
 
 @dataclass(frozen=True)
 class EncoderEntry:
-    """One line of the zoo: how to build the encoder, and the (T, H, W) it usually sees."""
+    """Registry entry of an encoder; `default_input_size` is (T, H, W)."""
 
     name: str
     build: EncoderBuilder
@@ -36,11 +36,11 @@ _REGISTRY: dict[str, EncoderEntry] = {}
 def register_encoder(
     name: str, *, default_input_size: Size, summary: str
 ) -> Callable[[EncoderBuilder], EncoderBuilder]:
-    """Decorator: puts an encoder into the zoo. A name that is there already is an error."""
+    """Register the decorated builder under `name`; raise ValueError if the name is taken."""
 
     def decorator(build: EncoderBuilder) -> EncoderBuilder:
         if name in _REGISTRY:
-            raise ValueError(f"encoder {name!r} is registered twice")
+            raise ValueError(f"encoder {name!r} is already registered")
         _REGISTRY[name] = EncoderEntry(name, build, default_input_size, summary)
         return build
 
@@ -48,7 +48,7 @@ def register_encoder(
 
 
 def list_models() -> list[str]:
-    """Return the names of the model zoo, sorted.
+    """Return the names of the registered encoders, sorted.
 
     Example:
         >>> cc.list_models()
@@ -58,7 +58,7 @@ def list_models() -> list[str]:
 
 
 def encoder_entry(name: str) -> EncoderEntry:
-    """The entry called `name`; ValueError with the choices otherwise."""
+    """Return the entry of `name`; raise ValueError with the choices if there is none."""
     if name not in _REGISTRY:
         raise ValueError(f"unknown encoder {name!r}; choose from {', '.join(list_models())}")
     return _REGISTRY[name]

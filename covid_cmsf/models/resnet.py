@@ -1,7 +1,7 @@
 """ResNets (He et al. 2016) on torchvision's layers, for images and for single frames of clips.
 
-The stride sits on the 3x3 convolution (v1.5) and the weights start as in the official CMSF code, which is what
-torchvision does. State-dict keys are torchvision's, without `fc`.
+As in torchvision and in the official CMSF code, the stride is in the 3x3 convolution (v1.5), and convolutions are
+initialized with `kaiming_normal_`. State-dict keys are torchvision's, without `fc`.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ LAYERS = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "laye
 
 
 class ResNetEncoder(Encoder):
-    """A 2D network; of a clip it sees every frame by itself."""
+    """2D network, applied to each frame of a clip."""
 
     first_conv = "trunk.conv1.weight"
     min_input_size = (1, 1, 1)
@@ -34,7 +34,7 @@ class ResNetEncoder(Encoder):
         super().__init__(nn.Sequential(layers), name=name, in_channels=in_channels, num_features=num_features)
 
     def forward_features(self, clip: Tensor) -> Tensor:
-        """(B, C, T, H, W) -> (B, num_features, T, h, w); an image has T = 1."""
+        """Return the feature map (B, num_features, T, h, w) for clips (B, C, T, H, W); an image has T = 1."""
         clip = self.check_clip(clip)
         frames = rearrange(clip, "b c t h w -> (b t) c h w").contiguous(memory_format=self.memory_format)
         features: Tensor = self.trunk(frames)

@@ -1,7 +1,8 @@
 """S3D and S3D-G (Xie et al. 2018, "Rethinking Spatiotemporal Feature Learning", ECCV), as CoCLR builds them.
 
-`TABLE` is the network: lay it beside figure 1 of I3D or the table of the paper. The names of layers and weights
-are those of CoCLR's checkpoints.
+`TABLE` is the architecture, to be compared with the figure of Inception-V1 in I3D (Carreira and Zisserman 2017) or with
+the paper. Layer and attribute names (`conv1`, `bn1`, `branch0`, `gating_b0`, ...) are the state-dict keys of CoCLR's
+checkpoints.
 """
 
 from collections import OrderedDict
@@ -18,7 +19,7 @@ from covid_cmsf.models.registry import register_encoder
 
 @dataclass(frozen=True)
 class Sep:
-    """(1, k, k) convolution, then (k, 1, 1); both with stride s."""
+    """Separable convolution: (1, k, k), then (k, 1, 1); both with stride s."""
 
     width: int
     k: int
@@ -74,7 +75,7 @@ TABLE: dict[str, Layer] = {  # output for a clip of 32x128x128
 
 
 class S3D(Encoder):
-    """The table as a network; `width_divisor` makes every layer that many times narrower."""
+    """Network of the layers in `TABLE`, with all widths divided by `width_divisor`."""
 
     first_conv = "trunk.Conv_1a.conv1.weight"
     min_input_size = (5, 17, 17)  # MaxPool_5a has no padding and needs 2x2x2, after strides of 4, 16 and 16
@@ -91,13 +92,13 @@ class S3D(Encoder):
         _initialize_(self, bn_eps)
 
     def forward_features(self, clip: Tensor) -> Tensor:
-        """(B, C, T, H, W) -> (B, num_features, t, h, w), channels-last."""
+        """Return the feature map (B, num_features, t, h, w), channels-last, for clips (B, C, T, H, W)."""
         features: Tensor = self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
         return features
 
 
 def _build(layer: Layer, channels: int, width_divisor: int, gated: bool) -> tuple[nn.Module, int]:
-    """The module of one line of the table, and how many channels leave it."""
+    """Return the module of one layer of `TABLE`, and its number of output channels."""
     match layer:
         case Sep(width, k, s):
             return SeparableConv(channels, width // width_divisor, kernel=k, stride=s), width // width_divisor
@@ -112,7 +113,7 @@ def _build(layer: Layer, channels: int, width_divisor: int, gated: bool) -> tupl
 
 
 def _initialize_(network: nn.Module, bn_eps: float) -> None:
-    """Convolutions from N(0, 0.01) as in CoCLR; batch norms start as the identity."""
+    """Initialize convolutions with standard deviation 0.01, as in CoCLR, and set the epsilon of the batch norms."""
     for module in network.modules():
         if isinstance(module, nn.Conv3d):
             nn.init.normal_(module.weight, std=0.01)
@@ -146,11 +147,6 @@ def s3d_tiny(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
     return S3D(name, in_channels=in_channels, bn_eps=bn_eps, width_divisor=4)
 
 
-# The blocks of S3D (Xie et al. 2018). All of them keep T, H and W unless they have a stride.
-#
-# Attribute names (`conv1`, `bn1`, `branch0`, `gating_b0`, ...) are the state-dict keys of CoCLR's files.
-
-
 class PointwiseConv(nn.Module):
     """1x1x1 convolution, batch norm, ReLU."""
 
@@ -166,7 +162,7 @@ class PointwiseConv(nn.Module):
 
 
 class SeparableConv(nn.Module):
-    """A k x k x k convolution in two: over space (1, k, k), then over time (k, 1, 1), each with norm and ReLU."""
+    """Convolution over space (1, k, k), then over time (k, 1, 1), each with batch norm and ReLU."""
 
     def __init__(self, channels: int, width: int, *, kernel: int, stride: int = 1) -> None:
         super().__init__()
@@ -183,20 +179,20 @@ class SeparableConv(nn.Module):
 
 
 class SelfGating(nn.Module):
-    """Each channel is scaled by how much the clip as a whole calls for it (the G of S3D-G)."""
+    """Scale each channel by a gate computed from the mean over time and space (the G of S3D-G)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.fc = nn.Linear(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, T, H, W) -> the same shape."""
+        """(B, C, T, H, W) -> (B, C, T, H, W)."""
         gate: Tensor = self.fc(x.mean(dim=(2, 3, 4))).sigmoid()  # (B, C)
         return x * gate[:, :, None, None, None]
 
 
 class InceptionBlock(nn.Module):
-    """Four branches side by side, joined on the channels; `widths` are (b0, b1a, b1b, b2a, b2b, b3)."""
+    """Four parallel branches, concatenated over channels; `widths` are (b0, b1a, b1b, b2a, b2b, b3)."""
 
     def __init__(self, channels: int, widths: list[int], *, gated: bool) -> None:
         super().__init__()

@@ -77,7 +77,7 @@ def test_import_takes_pixel_statistics_and_checks_their_number(foreign: Path, tm
     run(models.weights_app, "import", foreign, "--out", out, "--mean", "0.1,0.2,0.3", "--std", "1,2,3")
     assert load_weights(out).metadata.mean == (0.1, 0.2, 0.3) and load_weights(out).metadata.std == (1.0, 2.0, 3.0)
     result = run(models.weights_app, "import", foreign, "--out", out, "--force", "--mean", "0.1")
-    assert "3 channels need as many values in mean and std, not 1 and 3" in str(result.exception)
+    assert "mean and std need one value for each of 3 channels, not 1 and 3" in str(result.exception)
     result = run(models.weights_app, "import", foreign, "--out", out, "--force", "--mean", "a,b")
     assert "is not a list of numbers" in str(result.exception)
 

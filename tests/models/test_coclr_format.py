@@ -118,7 +118,7 @@ def test_classifier_files_give_their_backbone(tmp_path: Path, head: dict[str, li
 
 def test_a_part_that_is_not_there_lists_those_that_are(tmp_path: Path) -> None:
     torch.save({"state_dict": coclr_checkpoint("infonce")}, tmp_path / "i.pth")
-    with pytest.raises(ValueError, match=r"no branch 'guide'; it holds: online \(encoder_q\), target \(encoder_k\)"):
+    with pytest.raises(ValueError, match=r"no branch 'guide'; it has: online \(encoder_q\), target \(encoder_k\)"):
         load_encoder(tmp_path / "i.pth", branch="guide")
 
 
@@ -150,5 +150,5 @@ def test_written_keys_are_exactly_coclrs_so_that_their_code_loads_them_strictly(
 def test_what_coclrs_layout_cannot_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="only encoders of the s3d family"):
         to_coclr(create_model("r18").state_dict(), None)
-    with pytest.raises(ValueError, match="leave the head out"):
+    with pytest.raises(ValueError, match="export without the head"):
         to_coclr({}, MLP(HeadLayout(sizes=(8, 8, 8), batch_norm=True)).state_dict())

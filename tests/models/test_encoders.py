@@ -135,7 +135,7 @@ def test_unknown_and_repeated_names_are_errors() -> None:
         ValueError, match=r"unknown encoder 's3dd'; choose from c21d_tiny, r10_small, r18, r18_cifar, r50, s3d"
     ):
         create_model("s3dd")
-    with pytest.raises(ValueError, match="'s3d' is registered twice"):
+    with pytest.raises(ValueError, match="'s3d' is already registered"):
         register_encoder("s3d", default_input_size=(1, 1, 1), summary="again")(encoder_entry("s3d").build)
     with pytest.raises(ValueError, match="in_channels = 0"):
         create_model("s3d", in_channels=0)

@@ -87,7 +87,7 @@ def test_embeddings_are_unit_vectors() -> None:
 
 
 def test_a_projector_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="features of 100 does not fit s3d_tiny, which gives 256"):
+    with pytest.raises(ValueError, match="100 features does not fit s3d_tiny, which has 256"):
         Network(create_model("s3d_tiny"), MLP(HeadLayout(sizes=(100, 5))))
 
 

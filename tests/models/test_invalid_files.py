@@ -79,7 +79,7 @@ def test_pickled_code_is_refused_by_name_and_never_runs(tmp_path: Path, zipped: 
     flag = tmp_path / "it_ran"
     contents = {"state_dict": tiny_state(), "extra": Attack(flag)}
     torch.save(contents, tmp_path / "x.pth", _use_new_zipfile_serialization=zipped)
-    with pytest.raises(ValueError, match=r"wants to run '(posix|nt|os)\.system' .* refused: weights need no code"):
+    with pytest.raises(ValueError, match=r"would execute '(posix|nt|os)\.system' .* refused: weights need no code"):
         load_encoder(tmp_path / "x.pth")
     assert not flag.exists()
 
@@ -98,7 +98,7 @@ def test_torchscript_programs_are_refused(tmp_path: Path) -> None:
 
 def test_contents_that_are_no_state_dict(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "list.pth")
-    with pytest.raises(ValueError, match="holds a list, not a state dict"):
+    with pytest.raises(ValueError, match="contains a list, not a state dict"):
         load_encoder(tmp_path / "list.pth")
     torch.save({"epoch": 3, "loss": 0.5}, tmp_path / "numbers.pth")
     with pytest.raises(ValueError, match=r"no state dict; its entries: epoch \(int\), loss \(float\)"):
@@ -107,7 +107,7 @@ def test_contents_that_are_no_state_dict(tmp_path: Path) -> None:
 
 def test_unknown_layout_names_some_keys_and_the_known_layouts(tmp_path: Path) -> None:
     torch.save({f"blocks.{i}.attn.weight": torch.ones(2) for i in range(30)}, tmp_path / "vit.pth")
-    with pytest.raises(ValueError, match=r"not known here \(30 tensors: blocks.0.attn.weight.*known: CoCLR"):
+    with pytest.raises(ValueError, match=r"unknown layout \(30 tensors: blocks.0.attn.weight.*known layouts: CoCLR"):
         load_encoder(tmp_path / "vit.pth")
 
 
@@ -115,7 +115,7 @@ def test_missing_keys_are_named_as_the_file_would_call_them(tmp_path: Path) -> N
     gone = ("Conv_2b.bn.bias", "block2.1.bn.bias")
     state = {key: value for key, value in tiny_state().items() if not key.endswith(gone)}
     torch.save(state, tmp_path / "x.pth")
-    with pytest.raises(ValueError, match=r"nearest is s3d_tiny: 1 missing: encoder_q.0.Conv_2b.bn.bias"):
+    with pytest.raises(ValueError, match=r"closest is s3d_tiny: 1 missing: encoder_q.0.Conv_2b.bn.bias"):
         load_encoder(tmp_path / "x.pth")
 
 
@@ -125,19 +125,19 @@ def test_wrong_shapes_are_named_with_both_shapes(tmp_path: Path) -> None:
         state[key] = torch.ones(16, 17, 1, 1, 1)
     torch.save(state, tmp_path / "x.pth")
     with pytest.raises(
-        ValueError, match=r"Conv_2b.conv.weight is \(16, 17, 1, 1, 1\) and should be \(16, 16, 1, 1, 1\)"
+        ValueError, match=r"Conv_2b.conv.weight has shape \(16, 17, 1, 1, 1\), expected \(16, 16, 1, 1, 1\)"
     ):
         load_encoder(tmp_path / "x.pth")
 
 
 def test_another_encoder_than_the_wanted_one_is_an_error(tmp_path: Path) -> None:
     torch.save(tiny_state(), tmp_path / "x.pth")
-    with pytest.raises(ValueError, match="does not fit s3d: .* of another shape"):
+    with pytest.raises(ValueError, match="does not fit s3d: .* of wrong shape"):
         load_encoder(tmp_path / "x.pth", encoder="s3d")
     with pytest.raises(ValueError, match="unknown encoder 's4d'; choose from"):
         load_encoder(tmp_path / "x.pth", encoder="s4d")
     save_encoder(tmp_path / "x.safetensors", create_model("s3d_tiny"), metadata())
-    with pytest.raises(ValueError, match="holds s3d_tiny, not s3d"):
+    with pytest.raises(ValueError, match="has an encoder s3d_tiny, not s3d"):
         load_encoder(tmp_path / "x.safetensors", encoder="s3d")
 
 
@@ -145,7 +145,7 @@ def test_another_encoder_than_the_wanted_one_is_an_error(tmp_path: Path) -> None
 def test_gated_weights_do_not_slip_into_an_ungated_network(tmp_path: Path) -> None:
     torch.save(to_coclr(create_model("s3dg").state_dict(), None), tmp_path / "g.pth")
     assert load_encoder(tmp_path / "g.pth").name == "s3dg"
-    with pytest.raises(ValueError, match="does not fit s3d: 72 not of this encoder"):
+    with pytest.raises(ValueError, match="does not fit s3d: 72 unexpected"):
         load_encoder(tmp_path / "g.pth", encoder="s3d")
 
 
@@ -153,7 +153,7 @@ def test_diverged_weights_are_refused(tmp_path: Path) -> None:
     encoder = create_model("s3d_tiny")
     encoder.state_dict()["trunk.Conv_2b.bn.bias"].fill_(float("nan"))
     save_encoder(tmp_path / "x.safetensors", encoder, metadata())
-    with pytest.raises(ValueError, match=r"Conv_2b.bn.bias holds values that are not finite"):
+    with pytest.raises(ValueError, match=r"Conv_2b.bn.bias has values that are not finite"):
         load_encoder(tmp_path / "x.safetensors")
 
 
@@ -186,7 +186,7 @@ def test_a_safetensors_header_whose_length_looks_like_a_pickle_is_no_pickle(tmp_
 
 
 def test_a_card_must_have_one_mean_and_std_a_channel() -> None:
-    with pytest.raises(ValueError, match="2 channels need as many values"):
+    with pytest.raises(ValueError, match="one value for each of 2 channels"):
         metadata(in_channels=2)
     with pytest.raises(ValueError, match="must be above 0"):
         metadata(std=(1.0, 0.0, 1.0))

@@ -133,7 +133,7 @@ def test_picking_channels_and_back_is_exact_for_coclrs_flow() -> None:
 def test_channels_are_adapted_only_on_request_and_it_is_reported(tmp_path: Path, name: str) -> None:
     encoder = random_encoder(name)
     save_encoder(tmp_path / "x.safetensors", encoder, make_metadata(encoder))
-    with pytest.raises(ValueError, match="has 3 input channels and 2 were asked for"):
+    with pytest.raises(ValueError, match="has 3 input channels, but 2 were requested"):
         load_encoder(tmp_path / "x.safetensors", in_channels=2)
     with pytest.raises(ValueError, match="needs the number of input channels"):
         load_encoder(tmp_path / "x.safetensors", adapt="mean")
@@ -144,7 +144,11 @@ def test_channels_are_adapted_only_on_request_and_it_is_reported(tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("how", "message"),
-    [("3,1", "'3' is not one of the file's channels 0 to 2"), ("2", "picks 1 channels"), ("x,y", "'x' is not")],
+    [
+        ("3,1", "'3' is not one of the file's channels 0 to 2"),
+        ("2", "selects 1 channels, but 2 are needed"),
+        ("x,y", "'x' is not"),
+    ],
 )
 def test_an_impossible_adaptation_says_what_would_be_accepted(how: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -180,7 +184,7 @@ def test_torch_export_gives_our_features_without_our_code(tmp_path: Path, name: 
 def test_an_export_that_differs_fails_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = random_encoder("r18_cifar")
     monkeypatch.setattr(export, "_run_onnx", lambda path, clip: encoder(clip).detach() * 1.01)
-    with pytest.raises(RuntimeError, match="differs from ours by 0.01 of the largest value"):
+    with pytest.raises(RuntimeError, match="differs from the original by 0.01 of the largest value"):
         export.export_onnx(tmp_path / "x.onnx", encoder, make_metadata(encoder))
     assert not list(tmp_path.iterdir())
 

@@ -92,7 +92,7 @@ def test_a_deeper_network_is_not_cut_to_a_shallow_one(tmp_path: Path) -> None:
     with torch.device("meta"):
         shapes = {key: value.shape for key, value in resnet101().state_dict().items()}
     torch.save({key: torch.ones(shape) for key, shape in shapes.items()}, tmp_path / "r101.pth")
-    with pytest.raises(ValueError, match=r"tensors of the encoder that no encoder of the zoo has: layer3.6"):
+    with pytest.raises(ValueError, match=r"encoder tensors that no registered encoder has: layer3.6"):
         load_encoder(tmp_path / "r101.pth")
 
 
@@ -128,4 +128,4 @@ def test_foreign_files_with_other_channels_say_that_the_pixels_are_not_known(tmp
     torch.save(state, tmp_path / "flow.pth")
     loaded = load_weights(tmp_path / "flow.pth")
     assert loaded.metadata.mean == (0.0, 0.0) and loaded.metadata.std == (1.0, 1.0)
-    assert loaded.report.changes == ("nothing is known of 2 channels: mean 0, std 1 noted",)
+    assert loaded.report.changes == ("unknown normalization of 2 channels: mean 0, std 1 assumed",)

@@ -103,7 +103,7 @@ def test_a_projector_with_batch_norm_at_its_end_is_saved_and_reused(clips: Path,
     ("changes", "message"),
     [
         ({"encoder": "s3d_tiny"}, "holds toy, not s3d_tiny"),
-        ({"modality": "flow"}, "3 input channels and 2 were asked for"),
+        ({"modality": "flow"}, "3 input channels, but 2 were requested"),
         ({"method": {**INFONCE, "head": {"reuse": True, "embedding_size": 7}}}, "its projector ends in 128 values"),
         ({"init_branch": "guide"}, "guide"),
         ({"init": "nowhere.pt"}, "init: no file nowhere.pt"),

@@ -1,1 +1,1 @@
-"""Weights in and out: files of several origins -> an encoder, and back. `load.py` is the way in."""
+"""Read and write encoder weights in several checkpoint formats. The entry point is `load.py`."""

@@ -1,4 +1,4 @@
-"""Weights out for other programs: ONNX, torch.export, CoCLR's keys. Each file is read again and compared.
+"""Export encoders to ONNX, torch.export and CoCLR's format. Each file is read back and compared.
 
 ONNX needs the extra `export` (onnx, onnxscript, onnxruntime).
 """
@@ -17,12 +17,12 @@ from covid_cmsf.models.checkpoints.load import LoadedWeights, load_weights
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.encoder import Encoder
 
-TOLERANCE = 1e-4  # of the largest feature value: another engine sums in another order
+TOLERANCE = 1e-4  # relative to the largest feature value: other runtimes sum in another order
 ONNX_MODULES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def export_onnx(path: Path, encoder: Encoder, metadata: EncoderMetadata) -> float:
-    """Writes clip (B, C, T, H, W) -> feature (B, num_features) as ONNX, any batch size; returns the difference."""
+    """Write the encoder, (B, C, T, H, W) -> (B, num_features) for any B, as ONNX; return the relative difference."""
     missing = [name for name in ONNX_MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(f"ONNX export needs {', '.join(missing)}: pip install 'covid-cmsf[export]'")
@@ -42,7 +42,7 @@ def export_onnx(path: Path, encoder: Encoder, metadata: EncoderMetadata) -> floa
 
 
 def export_program(path: Path, encoder: Encoder, metadata: EncoderMetadata) -> float:
-    """Writes the same with `torch.export`; `torch.export.load(path).module()` runs it without our code."""
+    """Write the same with `torch.export`; `torch.export.load(path).module()` runs it without this package."""
     clip, contiguous = example_clip(metadata), _contiguous_copy(encoder)
     program = torch.export.export(contiguous, (clip,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     with atomic_path(path) as temporary:
@@ -54,26 +54,26 @@ def export_program(path: Path, encoder: Encoder, metadata: EncoderMetadata) -> f
 
 
 def export_coclr(path: Path, loaded: LoadedWeights) -> float:
-    """Writes CoCLR's own keys, both sets, which their code loads strictly; reads them back and compares bits."""
+    """Write CoCLR's keys, both sets, which CoCLR's code loads strictly; read them back and compare exactly."""
     head = None if loaded.projector is None else loaded.projector.state_dict()
     state = {key: value.contiguous() for key, value in to_coclr(loaded.encoder.state_dict(), head).items()}
     with atomic_path(path) as temporary:
         torch.save({"epoch": 0, "state_dict": state}, temporary)
-        again = load_weights(temporary, encoder=loaded.encoder.name).encoder.state_dict()
+        reloaded = load_weights(temporary, encoder=loaded.encoder.name).encoder.state_dict()
     for key, value in loaded.encoder.state_dict().items():
-        if not torch.equal(again[key], value):
-            raise RuntimeError(f"{path}: {key} came back changed")
+        if not torch.equal(reloaded[key], value):
+            raise RuntimeError(f"{path}: {key} differs after reading the file back")
     return 0.0
 
 
 def example_clip(metadata: EncoderMetadata) -> Tensor:
-    """Two clips of noise in the encoder's own input size, the same every time."""
+    """Return two clips of noise (2, C, T, H, W) in the encoder's input size, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(2, metadata.in_channels, *metadata.input_size, generator=generator)
 
 
 def _contiguous_copy(encoder: Encoder) -> Encoder:
-    """A copy with contiguous weights, which is what exported files hold."""
+    """Return a copy with contiguous instead of channels-last weights."""
     return copy.deepcopy(encoder).to(memory_format=torch.contiguous_format)
 
 
@@ -86,15 +86,15 @@ def _run_onnx(path: Path, clip: Tensor) -> Tensor:
 
 
 def _check_output(encoder: Encoder, clip: Tensor, feature: Tensor, path: Path) -> float:
-    """The largest difference to our encoder, relative to its largest value; RuntimeError when it is too large."""
+    """Return the largest difference relative to the largest feature value; raise RuntimeError above `TOLERANCE`."""
     with torch.inference_mode():
-        ours = encoder(clip)
-    if not torch.isfinite(ours).all():
-        raise RuntimeError(f"the encoder itself gives values that are not finite; {path} was not written")
-    difference: float = ((feature - ours).abs().max() / ours.abs().max()).item()
+        expected = encoder(clip)
+    if not torch.isfinite(expected).all():
+        raise RuntimeError(f"the encoder gives features that are not finite; {path} was not written")
+    difference: float = ((feature - expected).abs().max() / expected.abs().max()).item()
     if not difference <= TOLERANCE:
         raise RuntimeError(
-            f"{path}: the exported encoder differs from ours by {difference:.2g} of the largest value "
+            f"{path}: the exported encoder differs from the original by {difference:.2g} of the largest value "
             f"(at most {TOLERANCE:.0e} is accepted); the file was not written"
         )
     return difference

@@ -1,7 +1,7 @@
-"""How a family of files names its tensors, as data: the same table serves reading and writing.
+"""The layout of a checkpoint: how its keys map to native keys, for reading and writing.
 
-A layout maps each of our state-dict keys to the names it has in the file (several when the file repeats it), and
-says under which prefixes the copies of the encoder stand: the online network, its target, a guide.
+"Native" keys are those of `Encoder.state_dict()`. A layout maps each of them to its keys in the file (several if the
+file stores the tensor more than once), and lists the prefixes of the branches: online network, target, guide.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,23 +17,26 @@ StateDict = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Branch:
-    """One copy of the encoder in a file: our name, the file's name, and where its tensors stand."""
+    """One copy of the encoder in a file, and the prefixes of its keys."""
 
     name: str  # online, target or guide
-    stored_name: str
+    stored_name: str  # its name in the file
     encoder_prefix: str  # prefix of the encoder's keys
     head_prefix: str | None = None  # prefix of its projector's keys
 
 
 @dataclass(frozen=True)
 class CheckpointLayout:
-    """`file_keys(native_key)`: the names in the file, without the branch's prefix; none when it has no place there."""
+    """A mapping between native keys and file keys, and the normalization that such encoders were trained with.
+
+    `file_keys(native_key)` returns the keys in the file, without the branch's prefix; () if the format has none.
+    """
 
     name: str
     branches: tuple[Branch, ...]
     file_keys: Callable[[str], tuple[str, ...]]
-    head_layers: Mapping[str, str] = field(default_factory=dict)  # file's index -> ours; same when empty
-    allowed_extra: tuple[str, ...] = ()  # what may stand under an encoder's prefix without belonging to it
+    head_layers: Mapping[str, str] = field(default_factory=dict)  # index in the file -> index in `MLP`; equal if empty
+    allowed_extra: tuple[str, ...] = ()  # prefixes of keys below `encoder_prefix` that are not the encoder's
     bn_eps: float = 1e-5
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
@@ -42,41 +45,42 @@ class CheckpointLayout:
 
 @dataclass(frozen=True)
 class ExtractedTensors:
-    """Tensors under our names, and the file's names that were used for them."""
+    """Tensors by native key, and the file keys that they were read from."""
 
     state: StateDict
     used: frozenset[str]
 
     @property
     def num_duplicates(self) -> int:
+        """Return how many tensors the file stores a second time."""
         return len(self.used) - len(self.state)
 
 
 def invert_keys(layout: CheckpointLayout, native_keys: Iterable[str]) -> dict[str, str]:
-    """Name in the file (without prefix) -> our key."""
-    return {theirs: ours for ours in native_keys for theirs in layout.file_keys(ours)}
+    """Return a mapping from file key (without prefix) to native key."""
+    return {file_key: native for native in native_keys for file_key in layout.file_keys(native)}
 
 
 def extract_encoder(state: StateDict, branch: Branch, to_native: Mapping[str, str]) -> ExtractedTensors:
-    """The encoder of one branch. A tensor that stands there under two names must have the same values in both."""
+    """Return the encoder of one branch; raise ValueError if two copies of a tensor differ."""
     tensors: StateDict = {}
-    used: dict[str, str] = {}  # the file's name -> ours
+    used: dict[str, str] = {}  # file key -> native key
     for name, tensor in state.items():
-        ours = (
-            to_native.get(name.removeprefix(branch.encoder_prefix)) if name.startswith(branch.encoder_prefix) else None
-        )
-        if ours is None:
+        if not name.startswith(branch.encoder_prefix):
             continue
-        if ours in tensors and not torch.equal(tensors[ours], tensor):
-            first = next(other for other, key in used.items() if key == ours)
-            raise ValueError(f"{first} and {name} should be one tensor under two names, but their values differ")
-        tensors[ours] = tensor
-        used[name] = ours
+        native = to_native.get(name.removeprefix(branch.encoder_prefix))
+        if native is None:
+            continue
+        if native in tensors and not torch.equal(tensors[native], tensor):
+            first = next(other for other, key in used.items() if key == native)
+            raise ValueError(f"{first} and {name} should be copies of one tensor, but their values differ")
+        tensors[native] = tensor
+        used[name] = native
     return ExtractedTensors(tensors, frozenset(used))
 
 
 def extract_head(state: StateDict, branch: Branch, layers: Mapping[str, str]) -> ExtractedTensors:
-    """The projector of one branch under the names of our MLP; 1x1x1 convolutions become linear layers."""
+    """Return the projector of one branch with the keys of `MLP`; 1x1x1 convolutions become linear layers."""
     tensors: StateDict = {}
     used = set()
     for name, tensor in state.items():

@@ -1,8 +1,11 @@
-"""Weights in: a file of ours or of somebody else -> an encoder, or an error. Never random weights.
+"""Load an encoder, and optionally its projection head, from a checkpoint of this package or of another project.
 
 encoder = load_encoder("CoCLR-ucf101-rgb-128-s3d-ep182.tar")
 encoder(clip)                                          # (B, 3, T, H, W) -> (B, 1024)
 load_weights("...", branch="target", keep_head=True).report.lines()
+
+Every tensor of the encoder comes from the file: a missing or unknown one is an error, never a random weight. A head is
+rebuilt from its tensors alone: the layers follow from their keys and shapes.
 """
 
 from collections import Counter
@@ -44,7 +47,7 @@ from covid_cmsf.models.registry import create_model, encoder_entry
 
 @dataclass(frozen=True)
 class LoadReport:
-    """`unused_keys` names every key of the file that was not used; `changes` says what was altered or is not known."""
+    """What was read: `unused_keys` has every key that was not, `changes` what was modified or is unknown."""
 
     path: str
     layout: str
@@ -58,39 +61,38 @@ class LoadReport:
     changes: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """A few lines for the screen; unused keys are counted by where they stand."""
-        duplicates = f" ({self.num_duplicates} stood there twice, with equal values)" if self.num_duplicates else ""
+        """Return a summary in a few lines, with the number of unused keys by first component."""
+        duplicates = f" ({self.num_duplicates} stored twice, with equal values)" if self.num_duplicates else ""
         lines = [
             f"{self.path}: {self.layout}, branch {self.branch}",
-            f"{self.encoder} with {self.in_channels} input channels: all {self.num_loaded} tensors found{duplicates}",
-            f"head: {self.head or 'not taken'}",
+            f"{self.encoder} with {self.in_channels} input channels: all {self.num_loaded} tensors loaded{duplicates}",
+            f"head: {self.head or 'not loaded'}",
         ]
         lines += [f"note: {change}" for change in self.changes]
         if self.unused_keys:
-            places = Counter(key.split(".")[0] for key in self.unused_keys)
-            counts = ", ".join(f"{place} ({n})" if n > 1 else place for place, n in places.items())
-            lines.append(f"unused: {len(self.unused_keys)} keys: {counts}")
+            counts = Counter(key.split(".")[0] for key in self.unused_keys)
+            summary = ", ".join(f"{component} ({n})" if n > 1 else component for component, n in counts.items())
+            lines.append(f"unused: {len(self.unused_keys)} keys: {summary}")
         return lines
 
 
-# A head from its tensors alone: the layers are read off their names and shapes.
-
-
 def build_head(state: StateDict, *, location: str) -> MLP:
-    """An `MLP` with exactly these tensors, in eval mode; ValueError when they are not those of one."""
+    """Return an `MLP` with exactly these tensors, in eval mode; raise ValueError if they do not form one."""
     if not state:
-        raise ValueError(f"{location} has no projection head beside this encoder")
+        raise ValueError(f"{location} has no projection head for this encoder")
     head = MLP(infer_head_layout(state, location=location))
     expected = {key: tensor.shape for key, tensor in head.state_dict().items()}
     if expected != {key: tensor.shape for key, tensor in state.items()}:
-        odd = sorted(expected.keys() ^ state.keys()) or sorted(state)
-        raise ValueError(f"{location}: the head is not a plain MLP of linear layers with bias ({', '.join(odd[:4])})")
+        mismatched = sorted(expected.keys() ^ state.keys()) or sorted(state)
+        raise ValueError(
+            f"{location}: the head is not a plain MLP of linear layers with bias ({', '.join(mismatched[:4])})"
+        )
     head.load_state_dict(state, strict=True)
     return head.eval()
 
 
 def infer_head_layout(state: StateDict, *, location: str) -> HeadLayout:
-    """Sizes and batch norms of the MLP that has these weights; ReLU layers have no tensors and are implied."""
+    """Return sizes and batch norms of the MLP with these tensors; ReLU layers have none and are implied."""
     layers = [_weight(state, index, location) for index in sorted({int(key.split(".")[0]) for key in state})]
     linear = [i for i, weight in enumerate(layers) if weight.dim() == 2]
     if not linear or linear[0] != 0:
@@ -108,12 +110,9 @@ def _weight(state: StateDict, index: int, location: str) -> Tensor:
     return state[f"{index}.weight"]
 
 
-# From an open file to the tensors of one encoder under our names, with everything checked.
-
-
 @dataclass(frozen=True)
 class ExtractedState:
-    """The tensors of one encoder (and its head) from a file, what the file says of them, and what stayed there."""
+    """The tensors of one encoder (and its head) with native keys, their metadata, and the keys that were not used."""
 
     path: Path
     layout: CheckpointLayout
@@ -125,7 +124,7 @@ class ExtractedState:
 
 
 def extract_state(path: Path, *, branch: str | None, encoder: str | None, keep_head: bool) -> ExtractedState:
-    """Reads `path`, recognizes it and takes one branch; ValueError for anything that is missing or does not fit."""
+    """Read one branch of a checkpoint; raise ValueError if anything is missing or does not fit."""
     if encoder is not None:
         encoder_entry(encoder)
     file = read_checkpoint_file(path)
@@ -140,36 +139,36 @@ def extract_state(path: Path, *, branch: str | None, encoder: str | None, keep_h
     requested = encoder if metadata is None else metadata.encoder
     name = match_encoder(trunk.state, requested=requested, layout=found.layout, branch=chosen, location=str(path))
     if encoder not in (None, name):
-        raise ValueError(f"{path} holds {name}, not {encoder}")
+        raise ValueError(f"{path} has an encoder {name}, not {encoder}")
     _check_finite({**trunk.state, **{f"head.{key}": value for key, value in head.state.items()}}, path)
     metadata = metadata or default_metadata(name, found.layout, trunk.state)
     return ExtractedState(path, found.layout, chosen, metadata, trunk, head, (*unused_keys, *outer))
 
 
 def default_metadata(encoder: str, layout: CheckpointLayout, state: StateDict) -> EncoderMetadata:
-    """What is known about somebody else's encoder: the habits of those who wrote such files.
+    """Return metadata for a file without it: the layout's usual normalization.
 
-    Their pixels have three channels; for any other number the metadata says mean 0 and std 1, nothing known.
+    That is known for RGB only; for any other number of channels mean is 0 and std 1.
     """
     channels = state[first_conv(encoder)].shape[1]
-    usual = len(layout.mean) == channels
+    is_known = len(layout.mean) == channels
     return EncoderMetadata(
         encoder=encoder,
         in_channels=channels,
         input_size=encoder_entry(encoder).default_input_size,
-        mean=layout.mean if usual else (0.0,) * channels,
-        std=layout.std if usual else (1.0,) * channels,
+        mean=layout.mean if is_known else (0.0,) * channels,
+        std=layout.std if is_known else (1.0,) * channels,
         bn_eps=layout.bn_eps,
         trained=f"unknown; read from a file with the layout: {layout.name}",
     )
 
 
 def _select_branch(found: DetectedLayout, requested: str | None, path: Path) -> Branch:
-    """The branch called `requested` by us or by the file; the online network when nothing is said."""
+    """Return the branch whose name, or name in the file, is `requested`; by default the online network."""
     matching = [branch for branch in found.branches if (requested or "online") in (branch.name, branch.stored_name)]
     if len(matching) == 1:
         return matching[0]
-    held = ", ".join(f"{branch.name} ({branch.stored_name})" for branch in found.branches)
+    available = ", ".join(f"{branch.name} ({branch.stored_name})" for branch in found.branches)
     if not matching and requested is None and len(found.branches) == 1:
         return found.branches[0]
     message = (
@@ -177,18 +176,18 @@ def _select_branch(found: DetectedLayout, requested: str | None, path: Path) -> 
         if not matching
         else f"has more than one branch {requested or 'online'!r}"
     )
-    raise ValueError(f"{path} ({found.layout.name}) {message}; it holds: {held}")
+    raise ValueError(f"{path} ({found.layout.name}) {message}; it has: {available}")
 
 
 def _check_finite(state: StateDict, path: Path) -> None:
     for key, tensor in state.items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise ValueError(f"{path}: {key} holds values that are not finite; the training that wrote it diverged")
+            raise ValueError(f"{path}: {key} has values that are not finite; the training run diverged")
 
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """An encoder in eval mode, its projector if it was asked for, what is known about them, what was done."""
+    """An encoder in eval mode, its projector if requested, their metadata, and a report on what was loaded."""
 
     encoder: Encoder
     projector: MLP | None
@@ -208,9 +207,9 @@ def load_encoder(
     """Load an encoder from a file or a run folder, in eval mode, with `metadata` and `preprocess` attached.
 
     Args:
-        path: our checkpoint, exchange file or run folder, or weights of CoCLR, torchvision, MSF, ...
+        path: a run folder, a checkpoint or exported encoder of this package, or weights of CoCLR, torchvision, MSF, ...
         branch: online (default), target or guide, or the file's own name for it (encoder_q, encoder_k, sampler, ...).
-        encoder: insist on this one of the zoo.
+        encoder: the registered name that the file must have.
         in_channels: another number of input channels than the file's; needs `adapt`.
         adapt: how to adapt the first convolution: "mean", or channels to pick such as "2,1".
         bn_eps: another epsilon of the batch norms than the file's.
@@ -234,7 +233,7 @@ def load_weights(
     bn_eps: float | None = None,
     keep_head: bool = False,
 ) -> LoadedWeights:
-    """As `load_encoder`, with metadata, report and (with `keep_head`) the projector; a file without one is an error."""
+    """Load as `load_encoder`, with metadata and report; with `keep_head` also the projector, or raise ValueError."""
     path = find_checkpoint(path)
     extracted = extract_state(path, branch=branch, encoder=encoder, keep_head=keep_head)
     metadata, state, changes = _adapt_input(extracted, in_channels, adapt)
@@ -252,7 +251,7 @@ def load_weights(
 def _adapt_input(
     extracted: ExtractedState, in_channels: int | None, adapt: str | None
 ) -> tuple[EncoderMetadata, StateDict, list[str]]:
-    """Metadata and tensors for the wanted number of channels, and what was done to them."""
+    """Return metadata and tensors for `in_channels` input channels, and a list of the changes."""
     metadata, state = extracted.metadata, extracted.trunk.state
     if adapt is not None and adapt != MEAN and in_channels is None:
         in_channels = len(parse_channel_indices(adapt, metadata.in_channels))
@@ -260,11 +259,11 @@ def _adapt_input(
         return metadata, state, []
     if adapt is None:
         raise ValueError(
-            f"{extracted.path} has {metadata.in_channels} input channels and {in_channels} were asked for; "
-            "say how to adapt them: 'mean', or channels to pick such as '2,1'"
+            f"{extracted.path} has {metadata.in_channels} input channels, but {in_channels} were requested; "
+            "set adapt to 'mean' or to a list of channels such as '2,1'"
         )
     if in_channels is None:
-        raise ValueError(f"channel surgery {adapt!r} needs the number of input channels to have afterwards")
+        raise ValueError(f"channel adaptation {adapt!r} needs the number of input channels (in_channels)")
     first = first_conv(metadata.encoder)
     adapted = {**state, first: adapt_channels(state[first], in_channels, adapt)}
     values = {
@@ -282,12 +281,14 @@ def _describe_casts(state: StateDict) -> list[str]:
 
 def _describe_unknown_pixels(extracted: ExtractedState) -> list[str]:
     known = extracted.layout.has_metadata or len(extracted.layout.mean) == extracted.metadata.in_channels
-    return [] if known else [f"nothing is known of {extracted.metadata.in_channels} channels: mean 0, std 1 noted"]
+    return (
+        [] if known else [f"unknown normalization of {extracted.metadata.in_channels} channels: mean 0, std 1 assumed"]
+    )
 
 
 def _make_report(extracted: ExtractedState, metadata: EncoderMetadata, changes: list[str]) -> LoadReport:
     head = metadata.projector
-    message = None if head is None else " -> ".join(map(str, head.sizes)) + (", batch norm" if head.batch_norm else "")
+    summary = None if head is None else " -> ".join(map(str, head.sizes)) + (", batch norm" if head.batch_norm else "")
     return LoadReport(
         path=str(extracted.path),
         layout=extracted.layout.name,
@@ -296,7 +297,7 @@ def _make_report(extracted: ExtractedState, metadata: EncoderMetadata, changes: 
         in_channels=metadata.in_channels,
         num_loaded=len(extracted.trunk.state),
         num_duplicates=extracted.trunk.num_duplicates,
-        head=message,
+        head=summary,
         unused_keys=extracted.unused_keys,
         changes=tuple(changes),
     )

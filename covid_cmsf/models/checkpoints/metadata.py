@@ -1,4 +1,4 @@
-"""The metadata of an encoder: what one must know to use its weights. It travels in the file beside them."""
+"""Metadata of an encoder, stored with its weights: architecture, input, normalization, training."""
 
 import json
 
@@ -24,7 +24,7 @@ class EncoderMetadata(Config):
     encoder: str
     in_channels: int = Field(ge=1)
     input_size: Size  # (T, H, W)
-    stride: int = Field(default=1, ge=1)  # frames from one to the next
+    stride: int = Field(default=1, ge=1)  # between sampled frames
     mean: tuple[float, ...]
     std: tuple[float, ...]
     modality: str = "unknown"
@@ -36,7 +36,7 @@ class EncoderMetadata(Config):
     def _check_channels(self) -> "EncoderMetadata":
         if not len(self.mean) == len(self.std) == self.in_channels:
             raise ValueError(
-                f"{self.in_channels} channels need as many values in mean and std, "
+                f"mean and std need one value for each of {self.in_channels} channels, "
                 f"not {len(self.mean)} and {len(self.std)}"
             )
         if min(self.std) <= 0 or min(self.input_size) < 1:
@@ -45,7 +45,7 @@ class EncoderMetadata(Config):
 
 
 def parse_metadata(values: object, *, location: str) -> EncoderMetadata:
-    """The metadata from a mapping or its JSON text; ValueError naming `location` when it is not one we read."""
+    """Return the metadata from a mapping or its JSON text; raise ValueError naming `location` if it is invalid."""
     if isinstance(values, str):
         try:
             values = json.loads(values)
@@ -68,15 +68,15 @@ def override_metadata(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
 ) -> EncoderMetadata:
-    """The metadata with what the user knows better; None leaves a field as it is."""
+    """Return the metadata with the given fields replaced; None keeps a field."""
     given = {"modality": modality, "trained": trained, "input_size": input_size, "mean": mean, "std": std}
     updates = {field: value for field, value in given.items() if value is not None}
     return validate(EncoderMetadata, {**metadata.model_dump(), **updates}, origin="the command line")
 
 
 def parse_channel_values(text: str) -> tuple[float, ...]:
-    """`0.5,0.25` -> (0.5, 0.25): one value a channel."""
+    """Parse `0.5,0.25` into (0.5, 0.25), one value per channel."""
     try:
-        return tuple(float(word) for word in text.split(","))
+        return tuple(float(value) for value in text.split(","))
     except ValueError:
         raise ValueError(f"{text!r} is not a list of numbers such as 0.5,0.25") from None

@@ -1,7 +1,7 @@
-"""Reads a weights file without running anything in it: what is in there, under which names.
+"""Read the entries of a weights file without executing code in it.
 
-Every way a file can be bad has its own message. Two formats are read: torch's (zip, and the older one before
-torch 1.6) with the restricted unpickler, and safetensors.
+Two formats are read: torch's (zip, and the older one before torch 1.6) with the restricted unpickler, and
+safetensors. Each kind of damaged or unsafe file has its own error message.
 """
 
 import argparse
@@ -16,17 +16,17 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-# Holds attributes and nothing else; the official MSF and CMSF code keeps its command line in one of these.
+# A plain container of attributes; the official MSF and CMSF code stores its command-line arguments in one.
 SAFE_GLOBALS: list[Any] = [argparse.Namespace]
 ZIP_MAGIC, PICKLE_MAGIC = b"PK\x03\x04", b"\x80"
-# What unpickling a damaged file can end in.
+# Raised by torch.load on damaged files.
 READ_ERRORS = (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, OSError, struct.error)
 DAMAGED_HINT = "copy or download it again"
 
 
 @dataclass(frozen=True)
 class CheckpointFile:
-    """What the outermost mapping of the file holds; `header` is the metadata of a safetensors file."""
+    """The entries of the outermost mapping of a file; `header` is the metadata of a safetensors file."""
 
     path: Path
     values: Mapping[str, Any]
@@ -53,7 +53,7 @@ def read_checkpoint_file(path: Path) -> CheckpointFile:
         start = file.read(16)
     if not start:
         raise ValueError(f"{path} is empty (0 bytes): {DAMAGED_HINT}")
-    # Safetensors start with the length of their header, whose first byte may look like a pickle's: ask for it first.
+    # Safetensors start with the length of their header, whose first byte may look like a pickle's: test them first.
     if start[8:9] == b"{":
         return _read_safetensors(path)
     if start.startswith((ZIP_MAGIC, PICKLE_MAGIC)):
@@ -91,18 +91,18 @@ def _read_torch(path: Path) -> object:
 
 
 def _unsafe_message(path: Path, message: str) -> str:
-    """Why the restricted unpickler stopped, and what to do about it."""
+    """Return the error message for a file that the restricted unpickler refused."""
     unsafe = re.search(r"GLOBAL ([\w.]+)", message)
     if unsafe is None:
         return f"{path} is not a torch file that can be read safely ({message.splitlines()[0]})"
     return (
-        f"{path} wants to run {unsafe.group(1)!r} while it is read, so it is refused: weights need no code. "
-        "If you trust where it comes from, save only its tensors again with the program that wrote it: "
+        f"{path} would execute {unsafe.group(1)!r} when loaded, so it is refused: weights need no code. "
+        "If you trust its source, save only its tensors again with the code that wrote it: "
         "torch.save(model.state_dict(), ...) or safetensors"
     )
 
 
 def _as_mapping(path: Path, contents: object) -> Mapping[str, Any]:
     if not isinstance(contents, Mapping):
-        raise ValueError(f"{path} holds a {type(contents).__name__}, not a state dict or a checkpoint")
+        raise ValueError(f"{path} contains a {type(contents).__name__}, not a state dict or a checkpoint")
     return {str(key): value for key, value in contents.items()}

@@ -1,1 +1,1 @@
-"""How each family of checkpoint files names its tensors: one module per family."""
+"""The key layouts of checkpoint files: one module per project."""

@@ -1,7 +1,7 @@
-"""CoCLR's files (Han et al. 2020): InfoNCE, UberNCE and CoCLR pretraining, classifiers, and the bare backbone.
+"""CoCLR's checkpoints (Han et al. 2020): InfoNCE, UberNCE and CoCLR pretraining, classifiers, and the bare backbone.
 
-Their S3D registers every layer twice, by name and inside `block1` to `block5`, so every tensor stands there twice.
-Reading accepts either set or both; writing gives both, which their code needs to load strictly.
+CoCLR's S3D registers every layer twice, by name and inside `block1` to `block5`, so every tensor is stored twice.
+Reading accepts either set or both; writing gives both, which CoCLR's code needs to load strictly.
 """
 
 from covid_cmsf.models.checkpoints.layout import Branch, CheckpointLayout, StateDict
@@ -15,11 +15,14 @@ BLOCKS = {
     "block5": ("MaxPool_5a", "Mixed_5b", "Mixed_5c"),
 }
 ALIASES = {layer: f"{block}.{i}" for block, layers in BLOCKS.items() for i, layer in enumerate(layers)}
-HEAD_LAYERS = {"2": "0", "4": "2"}  # their Sequential: 0 S3D, 1 pool, 2 convolution, 3 ReLU, 4 convolution
+HEAD_LAYERS = {
+    "2": "0",
+    "4": "2",
+}  # CoCLR's index -> MLP's; CoCLR's Sequential: 0 S3D, 1 pool, 2 convolution, 3 ReLU, 4 convolution
 
 
 def coclr_keys(native_key: str) -> tuple[str, ...]:
-    """`trunk.Conv_1a.bn1.bias` -> (`Conv_1a.bn1.bias`, `block1.0.bn1.bias`); nothing for a key of another family."""
+    """`trunk.Conv_1a.bn1.bias` -> (`Conv_1a.bn1.bias`, `block1.0.bn1.bias`); () for a key of another architecture."""
     layer, _, rest = native_key.removeprefix("trunk.").partition(".")
     if layer not in ALIASES:
         return ()
@@ -45,21 +48,21 @@ BACKBONE_LAYOUT = CheckpointLayout(
 
 
 def to_coclr(encoder: StateDict, head: StateDict | None) -> StateDict:
-    """Encoder (and projector) in CoCLR's own keys, both sets, as `encoder_q`; linear layers become convolutions.
+    """Return encoder (and head) with CoCLR's keys, both sets, as `encoder_q`; linear layers become convolutions.
 
-    Their classifier code loads the result strictly after its own renaming of `encoder_q.0.` to `backbone.`.
+    CoCLR's classifier code loads the result strictly after its own renaming of `encoder_q.0.` to `backbone.`.
     """
     converted: StateDict = {}
     for key, tensor in encoder.items():
         names = coclr_keys(key)
         if not names:
-            raise ValueError(f"CoCLR's layout has no place for {key}; only encoders of the s3d family can be written")
+            raise ValueError(f"CoCLR's format has no key for {key}; only encoders of the s3d family can be written")
         converted |= {f"encoder_q.0.{name}": tensor for name in names}
-    to_coclr_layer = {ours: layer for layer, ours in HEAD_LAYERS.items()}
+    to_coclr_layer = {native: layer for layer, native in HEAD_LAYERS.items()}
     for key, tensor in (head or {}).items():
         layer, _, value = key.partition(".")
         if layer not in to_coclr_layer or value not in ("weight", "bias"):
-            raise ValueError(f"CoCLR's head is linear, ReLU, linear; this one has {key} as well: leave the head out")
+            raise ValueError(f"CoCLR's head is linear, ReLU, linear; this one also has {key}: export without the head")
         converted[f"encoder_q.{to_coclr_layer[layer]}.{value}"] = (
             tensor[..., None, None, None] if value == "weight" else tensor
         )

@@ -1,11 +1,11 @@
-"""Our own two formats.
+"""The two formats of this package: the exchange file and the training checkpoint.
 
 The exchange file is safetensors: `encoder.*`, optionally `projector.*`, and the metadata as JSON in the header entry
 `covid_cmsf`. The training checkpoint is a torch file that `weights_only=True` can read:
 
     {"format": 2, "encoder": {metadata}, "state": {"online.encoder.*", "online.projector.*", ...}, ...}
 
-Training may put more beside these three and more into `state`; reading an encoder looks at nothing else.
+Training stores further entries beside these three and in `state`; reading an encoder ignores them.
 
 Format 1 (version 0.1.0) has the same metadata and the same keys of the networks, so weights are read from both. What
 only resuming needs has other names there: `settings` and `optimiser` for `config` and `optimizer`, `banks.everyone.*`
@@ -29,6 +29,7 @@ READABLE_CHECKPOINT_FORMATS = (1, 2)
 
 
 def identity_key(native_key: str) -> tuple[str, ...]:
+    """Return the key itself: native files have native keys."""
     return (native_key,)
 
 
@@ -49,14 +50,14 @@ CHECKPOINT_LAYOUT = CheckpointLayout(
 
 
 def native_layout(file: CheckpointFile) -> CheckpointLayout | None:
-    """Which of our formats a file has, by its outside; None when it is somebody else's."""
+    """Return the native layout that the file's header or entries announce, or None for other files."""
     if file.header is not None and HEADER_KEY in file.header:
         return EXCHANGE_LAYOUT
     return CHECKPOINT_LAYOUT if {"format", "encoder", "state"} <= file.values.keys() else None
 
 
 def file_metadata(file: CheckpointFile) -> EncoderMetadata:
-    """The metadata inside one of our files."""
+    """Return the encoder metadata of a file with a native layout."""
     if file.header is not None:
         return parse_metadata(file.header[HEADER_KEY], location=str(file.path))
     if file.values["format"] not in READABLE_CHECKPOINT_FORMATS:

@@ -1,13 +1,12 @@
-"""ResNets of MSF, CMSF, MoCo v2 and BYOL-like programs: torchvision's names behind a prefix, `fc` as projector.
+"""Checkpoints of MSF, CMSF, MoCo v2 and BYOL-like code: torchvision's keys with a prefix, `fc` as projector.
 
-`module.` (DataParallel) is gone before this table is asked, wherever it stood.
+`module.` (DataParallel) is removed from the keys before they are compared with this table.
 """
 
 from covid_cmsf.models.checkpoints.formats.torchvision import resnet_keys
 from covid_cmsf.models.checkpoints.layout import Branch, CheckpointLayout
 
-# The file's name -> ours
-NETWORKS = {
+NETWORKS = {  # prefix in the file -> branch
     "encoder_q": "online",  # MSF, CMSF, MoCo v2
     "encoder_t": "target",  # CMSF
     "encoder_k": "target",  # MoCo v2
@@ -22,7 +21,7 @@ NETWORKS = {
 
 PRETRAINING_LAYOUT = CheckpointLayout(
     name="self-supervised ResNet (MSF, CMSF, MoCo v2, BYOL)",
-    branches=tuple(Branch(ours, theirs, f"{theirs}.", f"{theirs}.fc.") for theirs, ours in NETWORKS.items()),
+    branches=tuple(Branch(name, prefix, f"{prefix}.", f"{prefix}.fc.") for prefix, name in NETWORKS.items()),
     file_keys=resnet_keys,
     allowed_extra=("fc.",),
 )

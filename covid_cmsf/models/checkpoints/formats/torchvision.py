@@ -1,4 +1,4 @@
-"""torchvision's own weights: S3D (Kinetics-400) and ResNets (ImageNet)."""
+"""torchvision's weights: S3D (Kinetics-400) and ResNets (ImageNet)."""
 
 import re
 
@@ -6,7 +6,7 @@ from covid_cmsf.models.checkpoints.layout import Branch, CheckpointLayout
 from covid_cmsf.models.s3d import TABLE
 
 POSITIONS = {layer: i for i, layer in enumerate(TABLE)}  # torchvision numbers the layers, pools included
-# Inside a layer, theirs is a Sequential of Sequentials (convolution 0, norm 1).
+# Inside a layer, torchvision has a Sequential of Sequentials (convolution 0, batch norm 1).
 INNER = {"conv1": "0.0", "bn1": "0.1", "conv2": "1.0", "bn2": "1.1", "conv": "0", "bn": "1"}
 KINETICS_MEAN, KINETICS_STD = (0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.216989)
 
@@ -16,7 +16,7 @@ def torchvision_s3d_keys(native_key: str) -> tuple[str, ...]:
     layer, _, rest = native_key.removeprefix("trunk.").partition(".")
     if layer not in POSITIONS or "gating" in rest:
         return ()
-    rest = rest.replace("branch0.0.", "branch0.")  # their branch 0 is the layer itself, not a list of one
+    rest = rest.replace("branch0.0.", "branch0.")  # torchvision's branch 0 is the layer itself, not a Sequential of one
     rest = re.sub(r"\b(conv1|conv2|conv|bn1|bn2|bn)\b", lambda found: INNER[found.group()], rest)
     return (f"features.{POSITIONS[layer]}.{rest}",)
 
