@@ -16,7 +16,7 @@ from covid_cmsf.clips.flow_codec import FLOW_BOUND, encode_flow
 from covid_cmsf.clips.records import ClipRecord, FlowInfo, StoreInfo
 from covid_cmsf.clips.store import ClipStore
 from covid_cmsf.devices import choose_device
-from covid_cmsf.evaluation.features.inference import FeatureExtractor, evaluation_mode, video_features
+from covid_cmsf.evaluation.features.inference import evaluation_mode, video_features, window_features
 from covid_cmsf.evaluation.features.model import wrap_encoder
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset
@@ -82,9 +82,8 @@ def embed(
             )
     with evaluation_mode(encoder):
         place = _device_of(encoder) if device is None else choose_device(str(device))
-        extract = FeatureExtractor(encoder, data, batch_size=batch_size, device=place, precision="fp32")
-        shard = extract(_read_all(data, paths))
-    features = video_features(shard.windows, shard.window_videos, len(paths))
+        outputs = window_features(encoder, data, _read_all(data, paths), batch_size=batch_size, device=place)
+    features = video_features(outputs.windows, outputs.window_videos, len(paths))
     return features[0] if single else features
 
 

@@ -1,4 +1,4 @@
-"""Room 7: checkpoint -> features -> numbers. It knows checkpoints and clips, not how a network was trained.
+"""Evaluation: checkpoint -> features -> scores. It knows checkpoints and clips, not methods.
 
 features = extract_features(load_eval_model(Path("last.pt")), open_clips("clips"), Path("rgb.features"))
 evaluate_retrieval(features).recall[1]        # percent

@@ -1,6 +1,4 @@
-"""What costs nothing: chance, histograms, random weights. Without them beside it a result proves little."""
-
-# k rank
+"""Baselines without training: chance, color and flow histograms, random weights."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from covid_cmsf.evaluation.retrieval import RANKS, evaluate_retrieval
 
 @dataclass(frozen=True)
 class Baseline:
-    """One row: R@k and top-1 of a linear probe, in percent. Chance has neither features nor intervals."""
+    """R@k and linear-probe accuracy of one baseline, in percent. Chance has neither features nor an interval."""
 
     name: str
     modality: str
@@ -35,7 +33,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class BaselinesResult:
-    """`skipped`: videos (id, subset, reason) that could not be read for one of the baselines at least."""
+    """`skipped`: videos (id, subset, reason) that could not be read for at least one of the baselines."""
 
     protocol: str
     gallery: str
@@ -58,9 +56,9 @@ def evaluate_baselines(
     device: torch.device | str = "cpu",
     on_baseline: Callable[[], None] = lambda: None,
 ) -> BaselinesResult:
-    """Chance, histograms of color and flow, and `encoder` with random weights on both; features stay in `folder`."""
+    """Evaluate chance, color and flow histograms, and a random `encoder` per modality; features go to `folder`."""
     split_videos = load_split(clips, split)
-    rows = [chance(VideoTable.from_records(split_videos.records, split_videos.subsets), gallery, query, seed=seed)]
+    baselines = [chance(VideoTable.from_records(split_videos.records, split_videos.subsets), gallery, query, seed=seed)]
     skipped: dict[str, tuple[str, str, str]] = {}
     for name, eval_model in create_baseline_models(clips, encoder, seed):
         features = extract_features(
@@ -76,7 +74,7 @@ def evaluate_baselines(
         skipped |= {entry[0]: entry for entry in features.skipped}
         retrieval = evaluate_retrieval(features, gallery=gallery, query=query, seed=seed)
         linear = evaluate_linear(features, gallery=gallery, query=query, seed=seed)
-        rows.append(
+        baselines.append(
             Baseline(
                 name=name,
                 modality=features.provenance.eval_protocol.modality,
@@ -88,11 +86,11 @@ def evaluate_baselines(
             )
         )
         on_baseline()
-    return BaselinesResult(protocol, gallery, query, rows, list(skipped.values()))
+    return BaselinesResult(protocol, gallery, query, baselines, list(skipped.values()))
 
 
 def create_baseline_models(clips: Clips, encoder: str, seed: int) -> list[tuple[str, EvalModel]]:
-    """Name and network of each, for the modalities that the clips have."""
+    """Return (name, model) of each baseline, for the modalities that the clips have."""
     stored = [name for name in ("rgb", "flow") if name in clips.modalities]
     histograms = {"rgb": "color", "flow": "flow"}
     models = [(f"{histograms[name]}-histogram", create_histogram_model(histograms[name])) for name in stored]
@@ -104,13 +102,12 @@ def create_baseline_models(clips: Clips, encoder: str, seed: int) -> list[tuple[
 def chance(
     videos: VideoTable, gallery: str, query: str, *, val_fraction: float = VAL_FRACTION, seed: int = 0
 ) -> Baseline:
-    """What drawing gallery videos blindly, or always naming the most frequent class, would reach."""
+    """Return the expected R@k of a random ranking, and the accuracy of always predicting the most frequent class."""
     gallery_indices, query_indices = (
         subset_indices(videos, name, val_fraction=val_fraction, seed=seed) for name in (gallery, query)
     )
-    num_same_class = (videos.labels[gallery_indices][None, :] == videos.labels[query_indices][:, None]).sum(
-        1
-    )  # gallery videos of its class
+    same_class = videos.labels[gallery_indices][None, :] == videos.labels[query_indices][:, None]  # (Q, G)
+    num_same_class = same_class.sum(1)
     most_frequent = videos.labels[gallery_indices].bincount().argmax()
     return Baseline(
         name="chance",
@@ -121,6 +118,9 @@ def chance(
 
 
 def chance_recall(num_same_class: Tensor | Sequence[int], num_gallery: int, k: int) -> float:
-    """Percent of queries that find one of their `same` gallery videos among k blind draws without replacement."""
+    """Return the percentage of queries with a video of their class among k random draws without replacement.
+
+    `num_same_class` (Q,) counts the gallery videos of each query's class.
+    """
     misses = {n: comb(num_gallery - n, k) / comb(num_gallery, k) for n in {int(n) for n in num_same_class}}
     return 100 * (1 - sum(misses[int(n)] for n in num_same_class) / len(num_same_class))

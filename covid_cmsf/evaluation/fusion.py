@@ -1,4 +1,9 @@
-"""Which rows of two files mean the same video, and do the files agree about it?"""
+"""Two-stream fusion: similarities are added for retrieval, probabilities averaged for classification.
+
+As in the two-stream results of Simonyan and Zisserman (2014) and Han et al. (2020). Videos are matched by id.
+"""
+
+# N videos, D feature, C classes
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,38 +19,38 @@ from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable
 from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering
 from covid_cmsf.evaluation.probes.linear import train_probe
 from covid_cmsf.evaluation.results import Scores, compute_scores
-from covid_cmsf.evaluation.retrieval import RetrievalResult, gallery_and_query_indices, score_retrieval
+from covid_cmsf.evaluation.retrieval import RetrievalResult, gallery_and_query_indices, pair_features, score_retrieval
 
 
 @dataclass(frozen=True)
 class MatchedVideos:
-    """Rows of two tables that mean the same videos, in the order of the first."""
+    """Videos that two tables have in common, in the order of the first."""
 
     videos: VideoTable
-    first: Tensor  # rows in the first table
-    second: Tensor
+    first: Tensor  # (N,) indices into the first table
+    second: Tensor  # (N,) indices into the second table
 
 
 def match_videos(first: VideoTable, second: VideoTable) -> MatchedVideos:
-    """The common videos; ValueError when there are none or the tables contradict each other about one."""
-    index_of = {video_id: row for row, video_id in enumerate(second.ids)}
-    first_indices = [row for row, video_id in enumerate(first.ids) if video_id in index_of]
+    """Match videos by id; ValueError if none is common, or if label, class, subset or source of one differ."""
+    index_of = {video_id: index for index, video_id in enumerate(second.ids)}
+    first_indices = [index for index, video_id in enumerate(first.ids) if video_id in index_of]
     if not first_indices:
         raise ValueError(f"the files have no video in common: {_example_id(first.ids)} and {_example_id(second.ids)}")
-    second_indices = [index_of[first.ids[row]] for row in first_indices]
+    second_indices = [index_of[first.ids[index]] for index in first_indices]
     first_videos, second_videos = first.take(torch.tensor(first_indices)), second.take(torch.tensor(second_indices))
     _check_equal("label", first_videos.ids, first_videos.labels.tolist(), second_videos.labels.tolist())
     _check_equal("class", first_videos.ids, _class_names(first_videos), _class_names(second_videos))
     _check_equal("subset of the split", first_videos.ids, first_videos.subsets, second_videos.subsets)
     _check_equal("source", first_videos.ids, first_videos.sources, second_videos.sources)
-    names = max(first.class_names, second.class_names, key=len)  # one may know classes that the other lacks
+    names = max(first.class_names, second.class_names, key=len)  # one file may have more classes
     return MatchedVideos(
         replace(first_videos, class_names=names), torch.tensor(first_indices), torch.tensor(second_indices)
     )
 
 
 def average_probabilities(first: Tensor, second: Tensor) -> Tensor:
-    """The mean of two (N, C) tables of probabilities; classes that one does not know have probability 0 there."""
+    """Return the mean of two (N, C) probability tensors; classes that one lacks have probability 0 there."""
     width = max(first.shape[1], second.shape[1])
     padded = [F.pad(one.double(), (0, width - one.shape[1])) for one in (first, second)]
     return (padded[0] + padded[1]) / 2
@@ -68,16 +73,9 @@ def _example_id(ids: Sequence[str]) -> str:
     return f"{ids[0]!r}, ..." if ids else "none"
 
 
-# Two streams together: similarities are added for retrieval, probabilities averaged for classification.
-#
-# As in the two-stream results of Simonyan and Zisserman (2014) and Han et al. (2020). Videos are matched by their id.
-
-# N videos, D feature, C classes
-
-
 @dataclass(frozen=True)
 class FusionResult:
-    """`linear_streams` are the scores of each stream alone on the same videos."""
+    """Scores of the fused streams; `linear_streams` are those of each stream alone on the same videos."""
 
     protocol: str
     num_common: int
@@ -91,7 +89,7 @@ class FusionResult:
 
 @dataclass(frozen=True)
 class ProbabilityFusionResult:
-    """Two trained classifiers, averaged, and each of them alone on the same videos."""
+    """Scores of two averaged classifiers; `streams` are those of each alone on the same videos."""
 
     protocol: str
     num_common: int
@@ -113,7 +111,7 @@ def evaluate_fusion(
     val_fraction: float = VAL_FRACTION,
     seed: int = 0,
 ) -> FusionResult:
-    """Retrieval by summed cosine similarity, linear by averaged probability, on the videos that both files have."""
+    """Evaluate retrieval by summed cosine similarity and linear probes by averaged probability, on common videos."""
     _check_streams(first, second)
     matched = match_videos(first.videos, second.videos)
     centering_mode = choose_centering(centering, first.protocol)
@@ -122,23 +120,25 @@ def evaluate_fusion(
     )
     streams = [(first, matched.first), (second, matched.second)]
     stream_features = [
-        center_and_normalize(one.features[rows[index_pair[0]]], one.features[rows[index_pair[1]]], centering_mode)
-        for one, rows in streams
+        center_and_normalize(one.features[indices[index_pair[0]]], one.features[indices[index_pair[1]]], centering_mode)
+        for one, indices in streams
     ]
-    # The dot product of joined vectors is the sum of the streams' similarities; halved, it stays a cosine.
+    # The dot product of concatenated vectors is the sum of both similarities; 1/sqrt(2) makes it a cosine again.
     gallery_features, query_features = (torch.cat(both, dim=1) / sqrt(2) for both in zip(*stream_features, strict=True))
+    fused = pair_features(matched.videos, index_pair, gallery_features, query_features, centering=centering_mode)
     summaries = [first.summary(), second.summary()]
     retrieval = RetrievalResult(
         protocol=first.protocol,
         gallery=gallery,
         query=query,
-        centering=centering_mode,
         features=summaries,
-        **score_retrieval(matched.videos, index_pair, gallery_features, query_features, seed=seed),
+        **score_retrieval(fused, seed=seed),
     )
     stream_probabilities = [
-        train_probe(one, rows[index_pair[0]], rows[index_pair[1]], val_fraction=val_fraction, seed=seed).probabilities
-        for one, rows in streams
+        train_probe(
+            one, indices[index_pair[0]], indices[index_pair[1]], val_fraction=val_fraction, seed=seed
+        ).probabilities
+        for one, indices in streams
     ]
     test_videos = matched.videos.take(index_pair[1])
     stream_scores = [compute_scores(one, test_videos, seed=seed) for one in stream_probabilities]
@@ -155,13 +155,13 @@ def evaluate_fusion(
 
 
 def fuse_probabilities(first: Probabilities, second: Probabilities, *, seed: int = 0) -> ProbabilityFusionResult:
-    """The mean of what two classifiers say about the test videos that both saw."""
+    """Average the probabilities of two classifiers on their common test videos."""
     if first.provenance.get("protocol") != second.provenance.get("protocol"):
         raise ValueError(
             f"protocols differ: {first.provenance.get('protocol')} and {second.provenance.get('protocol')}"
         )
     if first.provenance.get("fingerprint") == second.provenance.get("fingerprint"):
-        raise ValueError("both files hold the answers of the same classifier: nothing to fuse")
+        raise ValueError("both files hold probabilities of the same classifier: nothing to fuse")
     matched = match_videos(first.videos, second.videos)
     stream_probabilities = [first.probabilities[matched.first], second.probabilities[matched.second]]
     stream_scores = [compute_scores(one, matched.videos, seed=seed) for one in stream_probabilities]
@@ -178,9 +178,9 @@ def fuse_probabilities(first: Probabilities, second: Probabilities, *, seed: int
 
 def _check_streams(first: Features, second: Features) -> None:
     if first.protocol != second.protocol:
-        raise ValueError(f"one file was made by protocol {first.protocol}, the other by {second.protocol}")
+        raise ValueError(f"the files have different protocols: {first.protocol} and {second.protocol}")
     if (
         first.provenance.weights_sha256 == second.provenance.weights_sha256
         and first.provenance.eval_protocol == second.provenance.eval_protocol
     ):
-        raise ValueError("both files hold features of the same encoder, shown the same modality: nothing to fuse")
+        raise ValueError("both files hold features of the same encoder and modality: nothing to fuse")

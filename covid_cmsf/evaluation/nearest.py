@@ -1,4 +1,11 @@
-"""Features as retrieval compares them: minus a mean, then scaled to unit length."""
+"""Exact nearest neighbors by cosine similarity: the same result for any block size, ties broken by index.
+
+Features are centered and normalized first. The last bits of an fp32 matrix product depend on the block size, so it only
+proposes candidates: wherever two are so close that these bits could decide, the similarity is computed again, in
+float64 rounded to fp32.
+"""
+
+# Q queries, G gallery entries, D feature, K neighbors, P candidates
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -10,15 +17,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-# G gallery rows, Q queries, D feature
-
-
 Centering = Literal["train", "own", "none"]
 CENTERING_BY_PROTOCOL: dict[str, Centering] = {"clean": "train", "coclr": "own"}
 
 
 def choose_centering(name: str | None, protocol: str) -> Centering:
-    """The named way, or the protocol's own."""
+    """Return `name` if it is a valid centering; the default of `protocol` if it is None."""
     if name is None:
         return CENTERING_BY_PROTOCOL[protocol]
     if name not in get_args(Centering):
@@ -27,10 +31,10 @@ def choose_centering(name: str | None, protocol: str) -> Centering:
 
 
 def center_and_normalize(gallery: Tensor, queries: Tensor, centering: Centering) -> tuple[Tensor, Tensor]:
-    """(G, D) and (Q, D) as unit vectors in fp32.
+    """Center (G, D) gallery and (Q, D) query features and scale them to unit length, fp32.
 
-    `train` subtracts the gallery's mean from both, so a query's result does not depend on the other queries. `own`
-    subtracts from each set its own mean, as CoCLR does. Means are taken in float64.
+    `train` subtracts the mean of the gallery from both, so a query's result does not depend on other queries. `own`
+    subtracts the mean of each set from itself, as CoCLR does. Means are computed in float64.
     """
     gallery, queries = gallery.double(), queries.double()
     mean = gallery.mean(0)
@@ -41,34 +45,29 @@ def center_and_normalize(gallery: Tensor, queries: Tensor, centering: Centering)
     return F.normalize(gallery, dim=1).float(), F.normalize(queries, dim=1).float()
 
 
-# Exact nearest neighbors by cosine: the same answer for any block size, ties broken by index.
-#
-# A matrix product in fp32 depends in its last bits on how it is cut into blocks. So it only proposes: wherever two
-# proposals are so close that these bits could decide, the pair is computed again, in float64 rounded to fp32.
-
-# Q queries, G gallery rows, D feature, K neighbors, P proposals
-
-
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
-GROUP_SIZE = 32  # similarities of which only the largest is looked at first
-EXTRA_CANDIDATES = 4  # proposals beyond K
-BLOCK_QUERIES = 768  # queries at a time: where the matrix product is quickest
-BLOCK_VALUES = 16_000_000  # similarities held at a time, at most
+GROUP_SIZE = 32  # similarities per group; candidates are found by the maximum of each group
+EXTRA_CANDIDATES = 4  # candidates beyond K
+BLOCK_QUERIES = 768  # queries per block: the fastest size of the matrix product
+BLOCK_VALUES = 16_000_000  # similarities per block, at most
 PAD_SIMILARITY = np.float32(-4.0)  # below every cosine
 
 
 def nearest(queries: Tensor, gallery: Tensor, k: int, *, block_size: int | None = None) -> Tensor:
-    """(Q, D) and (G, D) unit vectors (or shorter) -> (Q, K) rows of the gallery, most similar first, int64.
+    """Return the (Q, K) int64 gallery indices of the nearest neighbors, most similar first.
 
-    numpy's matrix product is used, which on AMD processors is half as fast again as torch's.
+    `queries` (Q, D) and `gallery` (G, D) have norm at most 1. numpy's matrix product is used because it is 1.5 times as
+    fast as torch's on AMD processors.
     """
     if not 1 <= k <= len(gallery):
-        raise ValueError(f"{k} neighbors out of {len(gallery)} gallery rows")
+        raise ValueError(f"k = {k}: must be 1 to {len(gallery)}, the size of the gallery")
     if block_size is None:
         block_size = max(1, min(BLOCK_QUERIES, len(queries), BLOCK_VALUES // len(gallery)))
-    query_array, gallery_array = (np.ascontiguousarray(rows.numpy(), dtype=np.float32) for rows in (queries, gallery))
-    similarities = np.empty((block_size, len(gallery_array)), dtype=np.float32)  # one block's, used again and again
+    query_array, gallery_array = (
+        np.ascontiguousarray(features.numpy(), dtype=np.float32) for features in (queries, gallery)
+    )
+    similarities = np.empty((block_size, len(gallery_array)), dtype=np.float32)  # reused by all blocks
     neighbors = [np.zeros((0, k), dtype=np.int64)]
     num_threads = torch.get_num_threads()
     with ThreadPoolExecutor(num_threads) as pool:
@@ -81,13 +80,13 @@ def nearest(queries: Tensor, gallery: Tensor, k: int, *, block_size: int | None 
 
 
 def _resolve_ties(queries: Floats, gallery: Floats, similarities: Floats, k: int) -> Indices:
-    """The K nearest of each query, (Q, K), from similarities (Q, G) whose last bits cannot be relied on."""
+    """Return the (Q, K) nearest neighbors from (Q, G) similarities whose last bits are unreliable."""
     if not len(queries):
         return np.zeros((0, k), dtype=np.int64)
     values, columns = _propose_candidates(similarities, min(k + EXTRA_CANDIDATES, len(gallery)))
     order = np.argsort(-values, axis=1, kind="stable")
     ranked = np.take_along_axis(values, order, axis=1)
-    # Twice the largest probable error of a dot product of unit vectors. Unused places are far apart.
+    # Twice the largest probable error of a dot product of unit vectors. Padding values are far apart.
     close = ranked[:, :-1] - ranked[:, 1:] < 2 * math.sqrt(queries.shape[1]) * 2.0**-24  # (Q, P - 1)
     ambiguous = np.zeros(ranked.shape, dtype=bool)
     ambiguous[:, 1:] |= close
@@ -96,9 +95,9 @@ def _resolve_ties(queries: Floats, gallery: Floats, similarities: Floats, k: int
     positions = order[rows, ranks]
     values[rows, positions] = _exact_similarities(queries[rows], gallery[columns[rows, positions]])
     changed = np.unique(rows)
-    order[changed] = np.argsort(-values[changed], axis=1, kind="stable")  # columns ascend: equals stay in that order
+    order[changed] = np.argsort(-values[changed], axis=1, kind="stable")  # columns ascend, so ties stay in index order
     neighbors = np.take_along_axis(columns, order[:, :k], axis=1)
-    # Where everything from the K-th proposal on is that close, what was not proposed may be as close.
+    # If all candidates from the K-th on are that close, entries that are not candidates may be as close.
     is_candidate = ranked > PAD_SIMILARITY
     undecided = (close | ~is_candidate[:, 1:])[:, k - 1 :].all(axis=1) & (is_candidate.sum(axis=1) < len(gallery))
     neighbors[undecided] = _rank_exhaustively(queries[undecided], gallery, k)
@@ -106,14 +105,14 @@ def _resolve_ties(queries: Floats, gallery: Floats, similarities: Floats, k: int
 
 
 def _propose_candidates(similarities: Floats, count: int) -> tuple[Floats, Indices]:
-    """(Q, P) values and their columns, ascending: the `count` largest of each row at least. Unused places fall off."""
+    """Return (Q, P) values and their ascending columns, with at least the `count` largest of each row, padded."""
     num_rows, num_columns = similarities.shape
     grouped = num_columns // GROUP_SIZE * GROUP_SIZE
     num_groups = grouped // GROUP_SIZE
     if num_groups < count:
         return similarities.copy(), np.tile(np.arange(num_columns), (num_rows, 1))
-    # The `count` largest values of a row are no smaller than the least of the `count` largest maxima of groups.
-    # A group's members lie `num_groups` columns apart, so that whole stretches of a row are compared at once.
+    # The `count` largest values of a row are at least the smallest of the `count` largest group maxima. Members of a
+    # group are `num_groups` columns apart, so that the maxima are taken over contiguous slices.
     strides = (similarities.strides[0], num_groups * similarities.itemsize, similarities.itemsize)
     groups = np.lib.stride_tricks.as_strided(similarities, (num_rows, GROUP_SIZE, num_groups), strides, writeable=False)
     largest = groups.max(axis=1)
@@ -129,13 +128,12 @@ def _propose_candidates(similarities: Floats, count: int) -> tuple[Floats, Indic
 
 
 def _exact_similarities(first: Floats, second: Floats) -> Floats:
-    """Dot products of pairs of rows, float64 rounded to fp32."""
-    products: NDArray[np.float64] = np.einsum("nd,nd->n", first, second, dtype=np.float64)
-    return products.astype(np.float32)
+    """Return the dot products (N,) of (N, D) and (N, D), float64 rounded to fp32."""
+    return np.einsum("nd,nd->n", first, second, dtype=np.float64).astype(np.float32)
 
 
 def _rank_exhaustively(queries: Floats, gallery: Floats, k: int) -> Indices:
-    """For rows in which too many are equal: all similarities in float64 rounded to fp32, sorted by value and index."""
+    """Sort all similarities in float64 rounded to fp32, by value and index: for queries with too many ties."""
     if not len(queries):
         return np.zeros((0, k), dtype=np.int64)
     similarities = (queries.astype(np.float64) @ gallery.astype(np.float64).T).astype(np.float32)

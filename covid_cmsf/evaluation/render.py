@@ -1,4 +1,4 @@
-"""Results as tables on the screen."""
+"""Tables of results for the terminal."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from covid_cmsf.evaluation.retrieval import RetrievalResult
 
 
 def describe_features(features: Features) -> str:
-    """One line about a features file."""
+    """Describe a features file in one line."""
     provenance, eval_protocol = features.provenance, features.provenance.eval_protocol
     windows = (
         "center frame"
@@ -35,7 +35,7 @@ def describe_features(features: Features) -> str:
 
 
 def retrieval_table(result: RetrievalResult) -> RenderableType:
-    """R@k with their intervals, then R@1 by class."""
+    """Return a table of R@k with intervals, and R@1 per class."""
     title = f"Retrieval, protocol {result.protocol}: {result.num_query} {result.query} in {result.num_gallery} "
     table = Table(
         "", *(f"R@{k}" for k in result.recall), title=f"{title}{result.gallery}, centering {result.centering}"
@@ -49,7 +49,7 @@ def retrieval_table(result: RetrievalResult) -> RenderableType:
 
 
 def knn_table(result: KnnResult) -> RenderableType:
-    """Top-1 for each number of neighbors."""
+    """Return a table of top-1 accuracy, one row per number of neighbors."""
     title = f"Nearest neighbors, protocol {result.protocol}: {result.num_query} {result.query} in "
     table = Table("k", "top-1", "95% interval", title=f"{title}{result.num_gallery} {result.gallery}")
     for k, value in result.top1.items():
@@ -58,14 +58,16 @@ def knn_table(result: KnnResult) -> RenderableType:
 
 
 def linear_table(result: LinearResult) -> RenderableType:
-    """The probe's scores, and how it was chosen."""
+    """Return a table of the probe's scores, and how its penalty or epoch was chosen."""
     lines = []
     if result.penalty is not None:
         best = max(result.val_accuracy.values())
-        lines.append(f"penalty {result.penalty:.3g}, chosen at {best:.1f}% on a validation subset of {result.gallery}")
+        lines.append(
+            f"penalty {result.penalty:.3g}, selected by {best:.1f}% on a validation subset of {result.gallery}"
+        )
     if result.best_on_test is not None:
         lines.append(
-            f"these are the last epoch's; the best epoch, chosen on {result.query} as Han et al. do, "
+            f"scores of the last epoch; the best epoch, selected on {result.query} as Han et al. do, "
             f"has {result.best_on_test:.1f} (epoch {result.best_epoch})"
         )
     title = f"Linear probe, protocol {result.protocol}: {result.num_gallery} {result.gallery} to {result.query}"
@@ -75,47 +77,46 @@ def linear_table(result: LinearResult) -> RenderableType:
 
 
 def clip_table(result: FinetuneResult) -> RenderableType:
-    """The scores of a classifier that was trained on clips."""
-    title = (
-        f"{result.mode}, protocol {result.protocol}: {result.num_fit} videos to learn, {result.num_val} to choose by"
-    )
+    """Return a table of the scores of a classifier that was trained on clips."""
+    title = f"{result.mode}, protocol {result.protocol}: {result.num_fit} training, {result.num_val} validation videos"
     table = scores_table({result.mode: result.scores}, title)
-    return Group(table, f"epoch {result.best_epoch} was chosen", *_shared_sources_warning(result.num_shared_sources))
+    return Group(table, f"scores of epoch {result.best_epoch}", *_shared_sources_warning(result.num_shared_sources))
 
 
 def fusion_table(result: FusionResult | ProbabilityFusionResult) -> RenderableType:
-    """Both streams, alone and together."""
+    """Return a table of both streams, alone and fused."""
     counts = f"{result.num_common} common videos, {result.num_only_first} and {result.num_only_second} in one file only"
-    title = f"Two streams, protocol {result.protocol}: {counts}"
+    title = f"Two-stream fusion, protocol {result.protocol}: {counts}"
     if isinstance(result, ProbabilityFusionResult):
-        return scores_table(
-            dict(zip(("first", "second", "both"), (*result.streams, result.scores), strict=True)), title
-        )
-    streams = (*result.linear_streams, result.linear)
-    table = scores_table(dict(zip(("first", "second", "both"), streams, strict=True)), title)
+        return scores_table(_by_stream(*result.streams, result.scores), title)
+    table = scores_table(_by_stream(*result.linear_streams, result.linear), title)
     return Group(retrieval_table(result.retrieval), table)
 
 
+def _by_stream(first: Scores, second: Scores, fused: Scores) -> dict[str, Scores]:
+    return {"first": first, "second": second, "fused": fused}
+
+
 def baselines_table(result: BaselinesResult) -> RenderableType:
-    """One row a baseline."""
+    """Return a table with one row per baseline."""
     title = f"Baselines, protocol {result.protocol}: {result.query} in {result.gallery}"
     ranks = [k for k in (1, 5, 20) if k in result.baselines[0].recall]
     table = Table(title=title)
     table.add_column("baseline", no_wrap=True)
     for name in ("R@1", "95%", *(f"R@{k}" for k in ranks[1:]), "linear", "rank"):
         table.add_column(name, no_wrap=True)
-    for row in result.baselines:
-        rank = "" if row.effective_rank is None else f"{row.effective_rank:.1f}"
-        interval = "" if row.interval is None else _format_interval(row.interval)
-        first, *others = (f"{row.recall[k]:.1f}" for k in ranks)
-        table.add_row(row.name, first, interval, *others, f"{row.linear:.1f}", rank)
+    for one in result.baselines:
+        rank = "" if one.effective_rank is None else f"{one.effective_rank:.1f}"
+        interval = "" if one.interval is None else _format_interval(one.interval)
+        first, *others = (f"{one.recall[k]:.1f}" for k in ranks)
+        table.add_row(one.name, first, interval, *others, f"{one.linear:.1f}", rank)
     return table
 
 
-def scores_table(rows: Mapping[str, Scores], title: str) -> Table:
-    """Top-1, its interval, top-5 and the mean over classes, one row a classifier."""
-    table = Table("", "top-1", "95% interval", "top-5", "mean of classes", "videos", title=title)
-    for name, scores in rows.items():
+def scores_table(scores_by_name: Mapping[str, Scores], title: str) -> Table:
+    """Return a table of top-1, its interval, top-5 and the mean over classes, one row per classifier."""
+    table = Table("", "top-1", "95% interval", "top-5", "mean per class", "videos", title=title)
+    for name, scores in scores_by_name.items():
         top5 = "" if scores.top5 is None else f"{scores.top5:.1f}"
         cells = f"{scores.top1:.1f}", _format_interval(scores.interval), top5, f"{scores.mean_per_class:.1f}"
         table.add_row(name, *cells, str(scores.num_videos))
@@ -124,11 +125,15 @@ def scores_table(rows: Mapping[str, Scores], title: str) -> Table:
 
 def _per_class_line(values: Mapping[str, float], metric: str) -> RenderableType:
     text = ", ".join(f"{escape(name)} {value:.0f}" for name, value in values.items())
-    return f"{metric} by class: {text}"
+    return f"{metric} per class: {text}"
 
 
 def _shared_sources_warning(count: int) -> Iterable[Any]:
-    return [f"[yellow]{count} sources are in both subsets: sibling clips may have found each other[/]"] if count else []
+    return (
+        [f"[yellow]{count} sources are in both subsets: sibling clips may be each other's neighbors[/]"]
+        if count
+        else []
+    )
 
 
 def _format_interval(interval: Interval) -> str:

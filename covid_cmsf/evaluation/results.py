@@ -1,4 +1,6 @@
-"""How far a percentage could move if other videos had been filmed: a bootstrap over sources."""
+"""Scores of a classifier, bootstrap intervals, and results as JSON."""
+
+# N videos, C classes
 
 import json
 from collections.abc import Sequence
@@ -22,10 +24,9 @@ Interval = tuple[float, float]
 def bootstrap_interval(
     hits: Tensor, sources: Sequence[str], *, num_resamples: int = NUM_RESAMPLES, seed: int = 0
 ) -> Interval:
-    """The 95% percentile interval of 100 * hits.mean(), drawing whole sources with replacement.
+    """Return the 95% percentile interval of 100 * hits.mean(), resampling sources with replacement.
 
-    Sibling clips of one source succeed and fail together, so drawing single videos would promise too much. Where
-    every video is its own source the two are the same.
+    Clips of one source are correlated, so resampling single videos would give too narrow an interval.
     """
     sums, counts = totals_by_source(hits, sources)
     rng = np.random.default_rng(seed)
@@ -38,7 +39,7 @@ def bootstrap_interval(
 
 
 def totals_by_source(hits: Tensor, sources: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Sum of hits and number of videos of each source, sources in the order of their names."""
+    """Return the sum of hits and the number of videos per source, sources sorted by name."""
     index_of = {source: i for i, source in enumerate(sorted(set(sources)))}
     indices = [index_of[source] for source in sources]
     sums, counts = np.zeros(len(index_of)), np.zeros(len(index_of))
@@ -48,21 +49,16 @@ def totals_by_source(hits: Tensor, sources: Sequence[str]) -> tuple[NDArray[np.f
 
 
 def per_class_accuracy(hits: Tensor, labels: Tensor, class_names: Sequence[str]) -> dict[str, float]:
-    """{class: percent}, for the classes that occur."""
+    """Return {class name: percent} for the classes that occur in `labels`."""
     return {
         class_names[label] or str(label): 100 * float(hits[labels == label].double().mean())
         for label in torch.unique(labels).tolist()
     }
 
 
-# Class probabilities -> top-1, top-5, accuracy by class, confusion matrix.
-
-# N videos, C classes
-
-
 @dataclass(frozen=True)
 class Scores:
-    """Percentages; `confusion[i][j]` counts videos of class i that were taken for class j."""
+    """Accuracies in percent; `confusion[i][j]` counts videos of class i that were predicted as class j."""
 
     num_videos: int
     top1: float
@@ -74,7 +70,7 @@ class Scores:
 
 
 def compute_scores(probabilities: Tensor, videos: VideoTable, *, seed: int = 0) -> Scores:
-    """(N, C) probabilities of these videos; equal ones are ranked by class number."""
+    """Score (N, C) probabilities against the labels of `videos`; ties are ranked by class index."""
     if not torch.isfinite(probabilities).all():
         raise RuntimeError("the classifier gives probabilities that are not finite")
     num_classes = probabilities.shape[1]
@@ -94,16 +90,13 @@ def compute_scores(probabilities: Tensor, videos: VideoTable, *, seed: int = 0) 
     )
 
 
-# Results as JSON: a dataclass in, a mapping out; every one names its protocol and what it was computed from.
-
-
 def result_to_dict(kind: str, result: Any) -> dict[str, Any]:
-    """The result as plain values, `kind` first: retrieval, linear, knn, finetune, fusion, baselines."""
+    """Return a result dataclass as JSON values, with `kind` (retrieval, linear, knn, finetune, ...) first."""
     assert is_dataclass(result) and not isinstance(result, type)
     values: dict[str, Any] = json.loads(json.dumps(asdict(result)))
     return {"kind": kind, **values}
 
 
 def write_result(path: Path, kind: str, result: Any) -> None:
-    """The result as a JSON file."""
+    """Write a result dataclass as a JSON file."""
     write_text_atomic(Path(path), json.dumps(result_to_dict(kind, result), indent=1) + "\n")

@@ -97,7 +97,7 @@ def test_an_encoder_that_changes_is_noticed(tmp_path: Path) -> None:
             feature: torch.Tensor = self.encoder(clip)
             return feature
 
-    with pytest.raises(RuntimeError, match="has changed while it was evaluated"):
+    with pytest.raises(RuntimeError, match="changed during the extraction"):
         extract(EvalModel(Restless(), eval_model.metadata, "restless"), tmp_path / "f")
     assert not (tmp_path / "f").exists()
 
@@ -235,13 +235,13 @@ def test_random_weights_give_features_that_differ(tmp_path: Path) -> None:
 def test_a_split_is_found_or_the_error_says_what_there_is(tmp_path: Path) -> None:
     clips = SyntheticClips()
     assert load_split(clips).name == "1"
-    with pytest.raises(ValueError, match="no split '2'; there are: 1"):
+    with pytest.raises(ValueError, match="no split '2'; the clips have: 1"):
         load_split(clips, "2")
     table = tmp_path / "mine.csv"
     table.write_text(f"video_id,split\n{clips.records[0].video_id},train\n")
     assert load_split(clips, str(table)).subsets == ("train",)
     clips.splits = {}
-    with pytest.raises(ValueError, match="say which split; there are: none; name a CSV file"):
+    with pytest.raises(ValueError, match="give a split; the clips have: none; give a CSV file"):
         load_split(clips)
     clips.splits = {"a": {"x": "train"}}
     with pytest.raises(ValueError, match="none of the 1 videos of split 'a'"):
@@ -253,7 +253,7 @@ def test_foreign_weights_and_parts_of_our_checkpoints_are_taken(tmp_path: Path) 
     (online, eval_model), (target, _) = small_encoder(seed=0), small_encoder(seed=1)
     torch.save({"epoch": 1, "state_dict": to_coclr(online.state_dict(), None)}, tmp_path / "coclr.pth.tar")
     foreign = load_eval_model(tmp_path / "coclr.pth.tar")
-    with pytest.raises(ValueError, match="do not say which modality"):
+    with pytest.raises(ValueError, match="do not record their modality"):
         build_eval_protocol(foreign.metadata)
     told = build_eval_protocol(foreign.metadata, modality="rgb", length=6, size=24)
     state = {f"online.encoder.{key}": value for key, value in online.state_dict().items()}

@@ -79,9 +79,9 @@ def test_files_that_do_not_belong_together_are_refused(streams: tuple[Features, 
         evaluate_fusion(first, replace(second, videos=replace(videos, class_names=("d0", "c1", "c2", "c3"))))
     with pytest.raises(ValueError, match="no video in common"):
         evaluate_fusion(first, replace(second, videos=replace(videos, ids=tuple(f"x{i}" for i in range(48)))))
-    with pytest.raises(ValueError, match="protocol clean, the other by coclr"):
+    with pytest.raises(ValueError, match="different protocols: clean and coclr"):
         evaluate_fusion(first, synthetic_features(seed=1, protocol="coclr"))
-    with pytest.raises(ValueError, match="same encoder, shown the same modality"):
+    with pytest.raises(ValueError, match="same encoder and modality"):
         evaluate_fusion(first, first)
 
 

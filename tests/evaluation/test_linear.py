@@ -106,7 +106,7 @@ def test_classes_that_were_not_seen_have_probability_zero() -> None:
 
 def test_bad_probes_are_errors() -> None:
     rows = torch.randn(4, 3)
-    with pytest.raises(ValueError, match="two classes at least"):
+    with pytest.raises(ValueError, match="at least two classes"):
         fit_logistic(rows, torch.zeros(4, dtype=torch.int64), 0.1)
     with pytest.raises(ValueError, match="above 0"):
         fit_logistic(rows, torch.tensor([0, 1, 0, 1]), 0.0)
@@ -182,5 +182,5 @@ def test_batches_cover_everything_and_none_has_one_row() -> None:
 def test_shared_sources_are_refused_here_too() -> None:
     features = synthetic_features()
     one = replace(features.videos, sources=("same",) * 48)
-    with pytest.raises(ValueError, match="1 sources stand both"):
+    with pytest.raises(ValueError, match="1 sources are in both"):
         evaluate_linear(replace(features, videos=one))

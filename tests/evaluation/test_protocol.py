@@ -39,7 +39,7 @@ def test_the_card_says_how_to_show_and_the_user_knows_better() -> None:
         ({"in_channels": 2, "mean": (0, 0), "std": (1, 1)}, {}, "takes 2 channels, and rgb has 3"),
         ({"input_size": (8, 32, 40)}, {}, "give a square size"),
         ({}, {"protocol": "mine"}, "unknown protocol 'mine'; choose from clean, coclr"),
-        ({}, {"protocol": "coclr", "num_windows": 3}, "protocol coclr has its own windows"),
+        ({}, {"protocol": "coclr", "num_windows": 3}, "protocol coclr defines its windows"),
         ({}, {"size": 4}, "greater than or equal to 8"),
     ],
 )
@@ -75,7 +75,7 @@ def test_coclr_windows_are_theirs() -> None:
     assert starts == {0, 1, 2}  # 3 would fit, too, and is never drawn
     short = choose_windows(eval_protocol, 20, "train", np.random.default_rng(0))
     assert short == [[0] * 12 + list(range(20))]
-    with pytest.raises(ValueError, match="leaves out videos of fewer than 18 frames"):
+    with pytest.raises(ValueError, match="excludes videos of fewer than 18 frames"):
         choose_windows(eval_protocol, 17, "test", np.random.default_rng(0))
 
 
@@ -85,8 +85,8 @@ def test_coclr_colors_follow_from_the_name_of_the_video() -> None:
     data = VideoDataset(clips, clips.records, ["test"] * len(clips.records), eval_protocol)
     turned = VideoDataset(clips, clips.records[::-1], ["test"] * len(clips.records), eval_protocol)
     last = len(clips.records) - 1
-    draws = [data[i].draws for i in range(last + 1)]
-    assert draws == [turned[last - i].draws for i in range(last + 1)]
+    draws = [data[i].params for i in range(last + 1)]
+    assert draws == [turned[last - i].params for i in range(last + 1)]
     shaken = [draw[0].color_jitter is not None for draw in draws]
     assert 0 < sum(shaken) < last
     assert video_rng(0, "a").random() != video_rng(1, "a").random()
@@ -132,14 +132,14 @@ def test_crops_are_center_and_corners_and_their_mirror_images() -> None:
     ten = crop_geometries(center, 10)
     assert ten[:5] == five and all(g.flip for g in ten[5:])
     clips = SyntheticClips()
-    with pytest.raises(ValueError, match="3 crops: choose from 1, 5, 10"):
+    with pytest.raises(ValueError, match="num_crops = 3: choose from 1, 5, 10"):
         VideoDataset(clips, clips.records, ["train"] * 24, build_eval_protocol(metadata()), num_crops=3)
 
 
 def test_clips_without_the_modality_are_an_error() -> None:
     clips = SyntheticClips()
     clips.modalities = ("rgb",)
-    with pytest.raises(ValueError, match="nothing to read flow from"):
+    with pytest.raises(ValueError, match="flow needs clips with flow"):
         VideoDataset(clips, clips.records, ["train"] * 24, build_eval_protocol(metadata(), modality="flow"))
 
 

@@ -46,7 +46,7 @@ def test_no_source_is_in_both_and_nothing_is_lost() -> None:
 def test_a_class_with_one_source_stays_whole() -> None:
     held_out = choose_validation_sources(["a", "b", "b", "c"], [0, 1, 1, 1], fraction=0.3, seed=0)
     assert len(held_out) == 1 and held_out <= {"b", "c"}
-    with pytest.raises(ValueError, match="no class has two sources"):
+    with pytest.raises(ValueError, match="every class has a single source"):
         choose_validation_sources(["a", "b"], [0, 1], fraction=0.5, seed=0)
     for fraction in (0.0, 1.0, -1.0):
         with pytest.raises(ValueError, match="between 0 and 1"):
@@ -72,7 +72,7 @@ def test_a_split_with_its_own_val_part_uses_it() -> None:
 def test_empty_unknown_and_unlabeled_parts_are_errors() -> None:
     made = synthetic_features().videos
     only_train = VideoTable(made.ids, made.sources, made.labels, ("train",) * len(made), made.class_names)
-    with pytest.raises(ValueError, match="no video is in subset 'test'; the subsets here are: train"):
+    with pytest.raises(ValueError, match="subset 'test' is empty; subsets with videos: train"):
         subset_indices(only_train, "test")
     with pytest.raises(ValueError, match="unknown subset 'tset'; choose from train, test, val, fit"):
         subset_indices(made, "tset")

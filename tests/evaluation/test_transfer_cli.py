@@ -70,7 +70,7 @@ def test_from_pictures_to_the_papers_row(weights: Path, own: Path, tmp_path: Pat
     assert features.provenance.eval_protocol.modality == "frame" and len(features.videos) == 26
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/*")}
     table = run(*args)
-    assert table.exit_code == 0 and "DTD" in table.stdout and "Mean: of dtd, own" in table.stdout
+    assert table.exit_code == 0 and "DTD" in table.stdout and "Mean over dtd, own" in table.stdout
     assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/*")}, "something was made again"
     other = small_checkpoint(tmp_path / "other.safetensors", "frame", seed=1, name="r18")
     refused = run(other, *args[1:])
@@ -110,10 +110,10 @@ def test_a_damaged_picture_is_listed_and_the_exit_code_is_3(weights: Path, own: 
         (["--datasets", "imagenet", "--root", "."], "unknown data set 'imagenet'; choose from food101"),
         (["--datasets", "dtd"], "--root is needed"),
         (["--datasets", ","], "no data set is named"),
-        (["--datasets", "dtd", "--root", "nowhere"], "no folder nowhere with the data sets"),
+        (["--datasets", "dtd", "--root", "nowhere"], "there is no folder nowhere"),
         (["--datasets", "dtd,pets", "--root", "."], "dtd: no folder dtd .*; pets: no folder"),
         (["--datasets", "./none"], "no folder none/train"),
-        (["--datasets", "OWN", "--normalize", "l2"], "unknown way to normalize 'l2'"),
+        (["--datasets", "OWN", "--normalize", "l2"], "unknown normalization 'l2'"),
         (["--datasets", "OWN", "--executor", "slurm"], "unknown executor 'slurm'"),
     ],
 )

@@ -107,7 +107,7 @@ def test_rows_are_normalized_with_what_the_learned_rows_have() -> None:
         deviation = (values.var() + 1e-5) ** 0.5
         assert np.allclose(standardized.features[:, column], (values - values.mean()) / deviation)
         assert np.allclose(other.features[:, column], (unit[1].features[:, column].numpy() - values.mean()) / deviation)
-    with pytest.raises(ValueError, match="unknown way to normalize 'l2'; choose from none, unit, standardize"):
+    with pytest.raises(ValueError, match="unknown normalization 'l2'; choose from none, unit, standardize"):
         normalize_features("l2", train, test)
 
 
@@ -121,12 +121,14 @@ def test_raw_rows_are_means_of_windows_as_the_backbone_gives_them() -> None:
     rows = mean_window_features(several)
     assert torch.allclose(rows[4], features.windows[4])
     assert torch.allclose(rows[5], (features.windows[5] + 2) / 3, atol=1e-6)
-    with pytest.raises(ValueError, match="transfer needs the subsets train, val, test; val is not among: test, train"):
+    with pytest.raises(
+        ValueError, match="transfer needs the subsets train, val, test; val is missing, present: test, train"
+    ):
         subset_features(features)
 
 
 def test_rows_and_labels_must_fit() -> None:
     with pytest.raises(ValueError, match=r"rows \(3, 2\) and labels \(2,\) differ"):
         LabeledFeatures(torch.zeros(3, 2), torch.zeros(2))
-    with pytest.raises(ValueError, match="there are no rows"):
+    with pytest.raises(ValueError, match="there are no features"):
         LabeledFeatures(torch.zeros(0, 2), torch.zeros(0))

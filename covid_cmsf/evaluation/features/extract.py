@@ -1,12 +1,13 @@
-"""Features of all videos of a split: `covid-cmsf extract`.
+"""Extract the features of all videos of a split: `covid-cmsf extract`.
 
-The values depend on the encoder, the clips and the way they are shown, not on the number of workers, nor on whether
-the extraction was killed and continued. Other batch sizes and other kinds of device change them in the last bits,
-because convolutions then sum in another order.
+The values depend on the encoder, the clips and the protocol, not on the number of workers, nor on whether the
+extraction was killed and resumed. Another batch size or device type changes the last bits, because convolutions then
+sum in another order.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -22,12 +23,12 @@ from covid_cmsf.evaluation.features.file import (
     load_features,
     save_features,
 )
-from covid_cmsf.evaluation.features.inference import FeatureExtractor, calibrate_, video_features
+from covid_cmsf.evaluation.features.inference import WindowOutputs, calibrate_, video_features, window_features
 from covid_cmsf.evaluation.features.model import EvalModel
 from covid_cmsf.evaluation.features.protocol import EvalProtocol, build_eval_protocol
 from covid_cmsf.evaluation.features.shards import SHARD_SIZE, ShardStore
 from covid_cmsf.evaluation.features.subsets import SplitVideos, VideoTable, load_split
-from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset, load_videos
+from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset, load_videos, with_progress
 from covid_cmsf.models.encoder import weights_sha256
 from covid_cmsf.models.precision import autocast
 
@@ -50,20 +51,20 @@ def extract_features(
     replace: bool = False,
     on_video: Callable[[], None] = lambda: None,
 ) -> Features:
-    """Writes `out` and returns what is in it. A file that holds exactly these features already is only read.
+    """Extract features, write them to `out`, and return them; if `out` has these very features, only read it.
 
-    `eval_protocol` is what the subject's metadata says when left out, `batch_size` 16 windows or 128 images. A killed
-    extraction continues; a file of other features is a FileExistsError unless `replace`. Videos that cannot be read
-    are in `skipped`.
+    The default of `eval_protocol` follows from the model's metadata, that of `batch_size` is 16 windows or 128 images.
+    A killed extraction is resumed; a file of other features is a FileExistsError unless `replace`. Videos that cannot
+    be read are in `skipped`. `on_video` is called after every video.
     """
     out, device = Path(out), torch.device(device)
     if batch_size is None:
         batch_size = IMAGE_BATCH_SIZE if clips.is_image else BATCH_SIZE
     if batch_size < 1:
-        raise ValueError(f"batch size {batch_size}: at least 1 is needed")
+        raise ValueError(f"batch_size = {batch_size}: must be at least 1")
     if not out.parent.is_dir():
-        raise FileNotFoundError(f"no folder {out.parent} to write {out.name} into")
-    autocast(precision, device)  # an unknown precision is said before anything is read
+        raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} to")
+    autocast(precision, device)  # an unknown precision is an error before anything is read
     eval_protocol = build_eval_protocol(eval_model.metadata) if eval_protocol is None else eval_protocol
     split_videos = load_split(clips, split)
     data = VideoDataset(clips, split_videos.records, split_videos.subsets, eval_protocol)
@@ -77,12 +78,14 @@ def extract_features(
         if existing is not None:
             return existing
         if not replace:
-            raise FileExistsError(f"{out} is there already and holds other features; --force replaces it")
+            raise FileExistsError(f"{out} exists and holds other features; --force replaces it")
     shard_store = ShardStore(out, provenance.fingerprint)
-    extractor = FeatureExtractor(eval_model.network, data, batch_size=batch_size, device=device, precision=precision)
-    _extract_missing(shard_store, extractor, num_workers=num_workers, on_video=on_video)
+    extract = partial(
+        window_features, eval_model.network, data, batch_size=batch_size, device=device, precision=precision
+    )
+    _extract_missing(shard_store, data, extract, num_workers=num_workers, on_video=on_video)
     if weights_sha256(eval_model.network) != provenance.weights_sha256:
-        raise RuntimeError(f"{eval_model.origin} has changed while it was evaluated, so its features mean nothing")
+        raise RuntimeError(f"{eval_model.origin} changed during the extraction, so its features are invalid")
     features = _assemble(
         shard_store, split_videos, provenance, num_shards=-(-len(split_videos.records) // shard_size(clips))
     )
@@ -92,36 +95,34 @@ def extract_features(
 
 
 def shard_size(clips: Clips) -> int:
-    """Videos in a shard: a kill costs at most so many. Images are quicker."""
+    """Return the videos per shard: the most that a kill can cost. Images are faster."""
     return IMAGE_SHARD_SIZE if clips.is_image else SHARD_SIZE
 
 
 def _extract_missing(
-    shard_store: ShardStore, extractor: FeatureExtractor, *, num_workers: int, on_video: Callable[[], None]
+    shard_store: ShardStore,
+    data: VideoDataset,
+    extract: Callable[[Iterable[DecodedVideo]], WindowOutputs],
+    *,
+    num_workers: int,
+    on_video: Callable[[], None],
 ) -> None:
-    """Makes the shards that are not there yet, all of them with one set of workers."""
-    count = len(extractor.data)
+    """Extract the missing shards, all with one set of workers."""
     done = shard_store.open()
-    size = shard_size(extractor.data.clips)
+    size = shard_size(data.clips)
     shard_videos = {
-        number: range(first, min(first + size, count)) for number, first in enumerate(range(0, count, size))
+        number: range(first, min(first + size, len(data))) for number, first in enumerate(range(0, len(data), size))
     }
     if done:
-        logger.info("continuing: %d of %d shards are there", len(done), len(shard_videos))
+        logger.info("resuming: %d of %d shards are done", len(done), len(shard_videos))
     for number in sorted(done):
         for _ in shard_videos[number]:
             on_video()
     todo = [number for number in shard_videos if number not in done]
     remaining = [video for number in todo for video in shard_videos[number]]
-    videos = _with_progress(load_videos(extractor.data, remaining, num_workers=num_workers), on_video)
+    videos = with_progress(load_videos(data, remaining, num_workers=num_workers), on_video)
     for number in todo:
-        shard_store.save(number, extractor(islice(videos, len(shard_videos[number]))))
-
-
-def _with_progress(videos: Iterator[DecodedVideo], on_video: Callable[[], None]) -> Iterator[DecodedVideo]:
-    for video in videos:
-        yield video
-        on_video()
+        shard_store.save(number, extract(islice(videos, len(shard_videos[number]))))
 
 
 def _build_provenance(
@@ -151,13 +152,13 @@ def _build_provenance(
     videos = [
         [record.video_id, subset] for record, subset in zip(split_videos.records, split_videos.subsets, strict=True)
     ]
-    # The name of the file does not decide the values, its contents do.
+    # The values depend on the content of the checkpoint, not on its name.
     hashed = {key: value for key, value in fields.items() if key != "origin"}
     return Provenance(fingerprint=compute_fingerprint({**hashed, "videos": videos}), **fields)
 
 
 def _load_if_same(out: Path, provenance: Provenance) -> Features | None:
-    """What the file holds if it is what we were going to write."""
+    """Return the features in `out` if their fingerprint is the same."""
     try:
         existing = load_features(out)
     except ValueError:
@@ -168,7 +169,7 @@ def _load_if_same(out: Path, provenance: Provenance) -> Features | None:
 def _assemble(
     shard_store: ShardStore, split_videos: SplitVideos, provenance: Provenance, *, num_shards: int
 ) -> Features:
-    """All shards as one; videos without windows leave the table and enter `skipped`."""
+    """Concatenate all shards; videos without windows go to `skipped`."""
     shards = [shard_store.load(number) for number in range(num_shards)]
     errors = {number: reason for shard in shards for number, reason in shard.errors.items()}
     readable = [number for number in range(len(split_videos.records)) if number not in errors]
@@ -181,7 +182,7 @@ def _assemble(
         logger.warning(
             "the features of %d of %d windows are all zero: has the encoder collapsed?", num_zero, len(windows)
         )
-    index_of = {number: row for row, number in enumerate(readable)}
+    index_of = {number: index for index, number in enumerate(readable)}
     window_videos = torch.tensor([index_of[int(number)] for shard in shards for number in shard.window_videos])
     skipped = [*split_videos.missing] + [
         (split_videos.records[number].video_id, split_videos.subsets[number], reason)

@@ -1,4 +1,16 @@
-"""Fingerprints: of a collection of clips, of settings. What has the same one is the same."""
+"""Features and probabilities files: safetensors with a JSON header about their content and the model behind it.
+
+Features file, header `covid_cmsf_features` with `provenance`, `videos`, `skipped`:
+    features    (N, D) per video: mean over its windows of the unit-length window features
+    windows     (W, D) per window: the pooled output of the backbone
+    window_videos, window_starts    (W,) index of the window's video, and its first frame
+Probabilities file, header `covid_cmsf_probabilities` with `provenance`, `videos`:
+    probabilities    (N, C) per test video, as a fine-tuned classifier predicts them
+
+Format 2. Format 1 (version 0.1.0) differs in names only; `_upgrade_header` translates them.
+"""
+
+# N videos, W windows, D feature, C classes
 
 import hashlib
 import json
@@ -20,7 +32,7 @@ from covid_cmsf.files import atomic_path
 
 
 def clips_sha256(clips: Clips) -> str:
-    """Over the manifest (with the hashes of the original videos) and, of our own stores, how they were made."""
+    """Hash the records (with the hashes of the original videos) and, for clip stores, how they were made."""
     info = getattr(clips, "info", None)
     store_info = info.model_dump(mode="json", exclude={"software"}) if info is not None else {}
     records = [asdict(record) for record in clips.records]
@@ -30,20 +42,8 @@ def clips_sha256(clips: Clips) -> str:
 
 
 def compute_fingerprint(values: Mapping[str, Any]) -> str:
-    """SHA-256 of a mapping's JSON text, keys sorted."""
+    """Return the SHA-256 of a mapping's JSON text, keys sorted."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-# The features file: one safetensors file that says what it holds and which model it came from.
-#
-# features    (N, D) a row a video: the mean over its windows of the pooled feature, scaled to unit length before
-# windows     (W, D) a row a window: the pooled feature as the backbone gives it
-# window_videos, window_starts    (W,) the row of its video, its first frame
-# header      `covid_cmsf_features`: JSON with `provenance`, `videos`, `skipped`
-#
-# Format 2. Format 1 (version 0.1.0) differs in names only; `_upgrade_header` translates them.
-
-# N videos, W windows, D feature
 
 
 FEATURES_FORMAT = 2
@@ -55,7 +55,7 @@ class Provenance(Config):
     """Where features come from. Two files with the same `fingerprint` hold the same features."""
 
     format: int = FEATURES_FORMAT
-    fingerprint: str  # of everything that decides the values
+    fingerprint: str  # of everything that the values depend on
     encoder: str
     origin: str  # name of the checkpoint, or how the encoder was made
     checkpoint_sha256: str  # of the file; empty for an encoder without one
@@ -72,7 +72,7 @@ class Provenance(Config):
 
 @dataclass(frozen=True)
 class Features:
-    """What `extract` wrote. `skipped` lists the videos of the split that have no row: id, subset and reason.
+    """Content of a features file. `skipped` lists videos of the split without features: id, subset, reason.
 
     Example:
         >>> features = cc.load_features("rgb.safetensors")
@@ -81,26 +81,26 @@ class Features:
     """
 
     videos: VideoTable
-    features: Tensor
-    windows: Tensor
-    window_videos: Tensor
-    window_starts: Tensor
+    features: Tensor  # (N, D)
+    windows: Tensor  # (W, D)
+    window_videos: Tensor  # (W,)
+    window_starts: Tensor  # (W,)
     provenance: Provenance
     skipped: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def protocol(self) -> str:
-        """clean or coclr."""
+        """Name of the evaluation protocol: clean or coclr."""
         return self.provenance.eval_protocol.name
 
     def summary(self) -> dict[str, Any]:
-        """What a result says about the features behind it."""
+        """Return the provenance that a result records about its features."""
         provenance = self.provenance.model_dump(mode="json")
         return {**provenance, "num_videos": len(self.videos), "num_skipped": len(self.skipped)}
 
 
 def save_features(path: Path | str, features: Features) -> None:
-    """Write the file; the same features give the same bytes.
+    """Write a features file; equal features give equal bytes.
 
     Example:
         >>> cc.save_features("copy.safetensors", cc.load_features("rgb.safetensors"))
@@ -116,7 +116,7 @@ def save_features(path: Path | str, features: Features) -> None:
 
 
 def load_features(path: Path | str) -> Features:
-    """Return what `extract_features` wrote; ValueError if the file is damaged or something else.
+    """Read a features file; ValueError if it is another file, damaged, or inconsistent.
 
     Example:
         >>> features = cc.load_features("rgb.safetensors")
@@ -129,7 +129,7 @@ def load_features(path: Path | str) -> Features:
     if number != FEATURES_FORMAT:
         raise ValueError(f"{path} has format {number!r}; this version reads format {FEATURES_FORMAT}")
     if missing := [name for name in FEATURES_TENSORS if name not in tensors]:
-        raise ValueError(f"{path} misses {', '.join(missing)}")
+        raise ValueError(f"{path}: missing tensors {', '.join(missing)}")
     features = Features(
         videos=video_table_from_json(header.get("videos", {}), location=str(path)),
         provenance=validate(Provenance, header["provenance"], origin=str(path)),
@@ -141,18 +141,18 @@ def load_features(path: Path | str) -> Features:
 
 
 def read_tensor_file(path: Path, key: str, *, file_kind: str, made_by: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and JSON header of one of our safetensors files; ValueError when it is something else or damaged."""
+    """Read tensors and JSON header of a safetensors file; ValueError if the header `key` is missing or damaged."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a directory; give {file_kind}, as `{made_by}` writes it")
     if not path.is_file():
-        raise FileNotFoundError(f"no file {path}; `{made_by}` writes {file_kind}")
+        raise FileNotFoundError(f"there is no file {path}; `{made_by}` writes {file_kind}")
     try:
         with safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get(key)
             tensors = {name: file.get_tensor(name) for name in file.keys()} if header else {}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(
-            f"{path} is not {file_kind}, or it is truncated ({error}); `{made_by}` writes it anew"
+            f"{path} is not {file_kind}, or it is truncated ({error}); `{made_by}` writes it again"
         ) from None
     if header is None:
         raise ValueError(f"{path} is a safetensors file, but not {file_kind}; `{made_by}` writes one")
@@ -166,7 +166,7 @@ def read_tensor_file(path: Path, key: str, *, file_kind: str, made_by: str) -> t
     return tensors, values
 
 
-OLD_NAMES = {  # format 1 -> format 2, of headers of features and probabilities, by the mapping they stand in
+OLD_NAMES = {  # format 1 -> format 2, of headers of features and probabilities, by the mapping that has them
     "header": {"about": "provenance", "set_aside": "skipped"},
     "provenance": {"part": "branch", "showing": "eval_protocol", "recipe": "config"},
     "eval_protocol": {"protocol": "name"},
@@ -176,13 +176,14 @@ OLD_NAMES = {  # format 1 -> format 2, of headers of features and probabilities,
 
 
 def _upgrade_header(old: dict[str, Any]) -> dict[str, Any]:
-    """A header of format 1 in the names of format 2; whatever is not translated here stays as it is."""
+    """Translate a header of format 1 to the names of format 2; other names stay."""
 
     def rename(values: Any, mapping: str) -> Any:
         if not isinstance(values, dict):
             return values
-        names: dict[str, str] = {**{key: key for key in values}, **OLD_NAMES.get(mapping, {})}
-        return {names[key]: rename(value, names[key]) for key, value in values.items()}
+        translation = OLD_NAMES.get(mapping, {})
+        new_names = {str(key): translation.get(str(key), str(key)) for key in values}
+        return {new_names[key]: rename(value, new_names[key]) for key, value in values.items()}
 
     header: dict[str, Any] = rename(old, "header")
     if isinstance(header["provenance"], dict) and header["provenance"].get("format") == 1:
@@ -191,23 +192,21 @@ def _upgrade_header(old: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_features(features: Features, path: Path) -> None:
-    rows, windows = features.features, features.windows
-    if rows.dim() != 2 or windows.dim() != 2 or rows.shape[1] != windows.shape[1]:
-        raise ValueError(f"{path}: features {tuple(rows.shape)} and windows {tuple(windows.shape)} do not fit")
-    if len(rows) != len(features.videos):
-        raise ValueError(f"{path}: {len(rows)} rows for {len(features.videos)} videos")
+    values, windows = features.features, features.windows
+    if values.dim() != 2 or windows.dim() != 2 or values.shape[1] != windows.shape[1]:
+        raise ValueError(f"{path}: features {tuple(values.shape)} and windows {tuple(windows.shape)} do not fit")
+    if len(values) != len(features.videos):
+        raise ValueError(f"{path}: {len(values)} features for {len(features.videos)} videos")
     if not len(windows) == len(features.window_videos) == len(features.window_starts):
-        raise ValueError(f"{path}: {len(windows)} windows, {len(features.window_videos)} of which say their video")
-    nonfinite = (~torch.isfinite(rows)).any(1).nonzero().flatten().tolist()
+        raise ValueError(
+            f"{path}: {len(windows)} windows, but {len(features.window_videos)} video indices and "
+            f"{len(features.window_starts)} starts"
+        )
+    nonfinite = (~torch.isfinite(values)).any(1).nonzero().flatten().tolist()
     if nonfinite:
         raise ValueError(
             f"{path}: the features of {len(nonfinite)} videos are not finite: {features.videos.ids[nonfinite[0]]!r}"
         )
-
-
-# The probabilities file: what a trained classifier says about each test video, for fusion and for looking closer.
-
-# N videos, C classes
 
 
 PROBABILITIES_FORMAT = 2
@@ -216,7 +215,7 @@ PROBABILITIES_HEADER = "covid_cmsf_probabilities"
 
 @dataclass(frozen=True)
 class Probabilities:
-    """One row a video. `provenance` says which classifier: protocol, encoder, origin, weights, config."""
+    """Class probabilities per video. `provenance` describes the classifier: protocol, encoder, weights, config."""
 
     videos: VideoTable
     probabilities: Tensor  # (N, C)
@@ -224,7 +223,7 @@ class Probabilities:
 
 
 def save_probabilities(path: Path, values: Probabilities) -> None:
-    """Writes the file."""
+    """Write a probabilities file."""
     header = {"provenance": {"format": PROBABILITIES_FORMAT, **values.provenance}, "videos": values.videos.to_json()}
     tensors = {"probabilities": values.probabilities.contiguous()}
     with atomic_path(Path(path)) as temporary:
@@ -232,7 +231,7 @@ def save_probabilities(path: Path, values: Probabilities) -> None:
 
 
 def holds_probabilities(path: Path | str) -> bool:
-    """Whether this is a probabilities file; False for everything else, readable or not."""
+    """Whether `path` is a probabilities file; False for any other file, readable or not."""
     try:
         with safe_open(path, framework="pt") as file:
             return PROBABILITIES_HEADER in (file.metadata() or {})
@@ -241,7 +240,7 @@ def holds_probabilities(path: Path | str) -> bool:
 
 
 def load_probabilities(path: Path | str) -> Probabilities:
-    """Reads the file; ValueError when it is another kind, damaged, or does not hold together."""
+    """Read a probabilities file; ValueError if it is another file, damaged, or inconsistent."""
     path = Path(path)
     file_kind = "a probabilities file"
     tensors, header = read_tensor_file(

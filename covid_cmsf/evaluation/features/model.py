@@ -1,8 +1,10 @@
-"""Baselines without a network: what a histogram of colors or of motions knows about a clip.
+"""Models to evaluate: an encoder from a checkpoint, an encoder with random weights, or a histogram.
 
-They take the views that encoders take (colors from 0 to 1, flow in pixels a frame) and give a feature. A method
-that does not beat them has learned nothing about actions.
+Histograms are baselines without a network. They take the same views as encoders (RGB from 0 to 1, flow in pixels per
+frame) and return a feature.
 """
+
+# B batch, C channels, T frames, H W pixels, D feature
 
 import math
 from dataclasses import dataclass
@@ -14,20 +16,18 @@ from torch import Tensor, nn
 from covid_cmsf.files import file_sha256
 from covid_cmsf.models import Encoder, EncoderMetadata, create_model, encoder_entry, freeze_, load_weights
 from covid_cmsf.models.checkpoints.reader import find_checkpoint
-from covid_cmsf.views.modalities import get_modality as modality_of
-
-# B batch, C channels, T frames, H W pixels
+from covid_cmsf.views.modalities import get_modality
 
 
 class ColorHistogram(nn.Module):
-    """The joint histogram of red, green and blue over a clip; the square root makes dot products Hellinger's."""
+    """Joint histogram of red, green and blue over a clip; square roots make dot products Hellinger affinities."""
 
     def __init__(self, num_bins: int = 8) -> None:
         super().__init__()
         self.num_bins, self.num_features = num_bins, num_bins**3
 
     def forward(self, clip: Tensor) -> Tensor:
-        """(B, 3, T, H, W) from 0 to 1 -> (B, num_bins ** 3)."""
+        """Map RGB (B, 3, T, H, W) from 0 to 1 to features (B, num_bins ** 3)."""
         bins = (clip * self.num_bins).long().clamp_(0, self.num_bins - 1)
         red, green, blue = bins.flatten(2).unbind(1)  # (B, pixels)
         joint = (red * self.num_bins + green) * self.num_bins + blue
@@ -35,9 +35,9 @@ class ColorHistogram(nn.Module):
 
 
 class FlowHistogram(nn.Module):
-    """Histograms of optical flow (Laptev et al. 2008): directions weighted by magnitude, and a bin for what is still.
+    """Histograms of optical flow (Laptev et al. 2008): directions weighted by magnitude, and a bin for no motion.
 
-    One histogram in each cell of a grid over the picture; the square root as for colors.
+    There is one histogram per cell of a grid over the frame; square roots as for colors.
     """
 
     def __init__(self, num_directions: int = 8, grid: int = 3, static_threshold: float = 0.4) -> None:
@@ -46,7 +46,7 @@ class FlowHistogram(nn.Module):
         self.num_features = grid * grid * (num_directions + 1)
 
     def forward(self, clip: Tensor) -> Tensor:
-        """(B, 2, T, H, W) in pixels, x first -> (B, grid * grid * (num_directions + 1))."""
+        """Map flow (B, 2, T, H, W) in pixels, x first, to features (B, grid * grid * (num_directions + 1))."""
         x, y = clip.unbind(1)  # (B, T, H, W)
         magnitude = torch.hypot(x, y)
         turn = (torch.atan2(y, x) / (2 * math.pi)) % 1
@@ -59,21 +59,16 @@ class FlowHistogram(nn.Module):
         return _counts(bins.flatten(1), weights.flatten(1), self.num_features).sqrt()
 
     def _cells(self, height: int, width: int) -> Tensor:
-        """(H, W): the number of the grid cell that each pixel is in."""
+        """Return the grid cell index of each pixel, (H, W)."""
         rows, columns = (torch.arange(length) * self.grid // length for length in (height, width))
         return rows[:, None] * self.grid + columns
 
 
 def _counts(bins: Tensor, weights: Tensor, num_bins: int) -> Tensor:
-    """(B, pixels) bins and weights -> (B, num_bins), as shares of the whole weight."""
+    """Sum (B, pixels) weights by bin into (B, num_bins), normalized to a total of 1."""
     sums = torch.zeros(len(bins), num_bins, dtype=torch.float64, device=bins.device)
     sums.scatter_add_(1, bins, weights.double())
     return (sums / sums.sum(1, keepdim=True)).float()
-
-
-# What is evaluated: a network with what is known about it, from a file, with random weights, or a histogram.
-
-# B batch, C channels, T frames, H W pixels, D feature
 
 
 HISTOGRAM_INPUT = (8, 64, 64)
@@ -81,18 +76,21 @@ HISTOGRAM_INPUT = (8, 64, 64)
 
 @dataclass(frozen=True)
 class EvalModel:
-    """`network` takes views (B, C, T, H, W) and gives features (B, D); it is frozen."""
+    """A frozen network that maps views (B, C, T, H, W) to features (B, D)."""
 
     network: nn.Module
-    metadata: EncoderMetadata  # its input and its name
-    origin: str
+    metadata: EncoderMetadata  # name and input of the encoder
+    origin: str  # name of the checkpoint, or how the network was made
     checkpoint_sha256: str = ""
     branch: str = "online"
-    needs_calibration: bool = False  # its batch norms have seen nothing yet: see `calibration`
+    needs_calibration: bool = False  # batch norm has no running statistics yet: see `calibrate_`
 
 
 def load_eval_model(checkpoint: Path | str, *, branch: str | None = None) -> EvalModel:
-    """The encoder in a file: ours, or any that `load_weights` recognizes; `branch` is online, target or guide."""
+    """Load the encoder of a run folder or of any file that `load_weights` recognizes.
+
+    `branch` is online, target or guide.
+    """
     checkpoint = find_checkpoint(checkpoint)
     loaded = load_weights(checkpoint, branch=branch)
     digest = file_sha256(checkpoint)
@@ -102,7 +100,7 @@ def load_eval_model(checkpoint: Path | str, *, branch: str | None = None) -> Eva
 
 
 def wrap_encoder(encoder: nn.Module) -> EvalModel:
-    """Return an encoder in memory as a model to evaluate; ValueError when it does not say what it takes."""
+    """Return an encoder in memory as a model to evaluate; ValueError if it has no metadata."""
     metadata = getattr(encoder, "metadata", None)
     if not isinstance(metadata, EncoderMetadata):
         raise ValueError(
@@ -115,8 +113,8 @@ def wrap_encoder(encoder: nn.Module) -> EvalModel:
 def create_random_encoder(
     name: str, *, modality: str, seed: int, input_size: tuple[int, int, int] | None = None, stride: int = 1
 ) -> tuple[Encoder, EncoderMetadata]:
-    """An encoder of the zoo with random weights that follow from the seed, and its metadata. In train mode."""
-    modality_info = modality_of(modality)
+    """Create an encoder with random weights drawn from `seed`, in train mode, and its metadata."""
+    modality_info = get_modality(modality)
     size = encoder_entry(name).default_input_size if input_size is None else input_size
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -130,7 +128,7 @@ def create_random_encoder(
         std=modality_info.std,
         modality=modality,
         bn_eps=1e-5,
-        trained=f"not at all: random weights of seed {seed}",
+        trained=f"untrained: random weights of seed {seed}",
     )
     return encoder, metadata
 
@@ -138,13 +136,13 @@ def create_random_encoder(
 def create_random_model(
     name: str, *, modality: str, seed: int = 0, input_size: tuple[int, int, int] | None = None, stride: int = 1
 ) -> EvalModel:
-    """An encoder that learned nothing: the control of every result."""
+    """Create a frozen encoder with random weights, a baseline."""
     encoder, metadata = create_random_encoder(name, modality=modality, seed=seed, input_size=input_size, stride=stride)
     return EvalModel(freeze_(encoder), metadata, f"random weights of seed {seed}", needs_calibration=True)
 
 
 def create_histogram_model(name: str) -> EvalModel:
-    """`color` or `flow`: histograms of what any camera sees, no network at all."""
+    """Create a histogram baseline; `name` is color or flow."""
     if name not in ("color", "flow"):
         raise ValueError(f"unknown histogram {name!r}; choose from color, flow")
     network, channels = (ColorHistogram(), 3) if name == "color" else (FlowHistogram(), 2)
@@ -156,6 +154,6 @@ def create_histogram_model(name: str) -> EvalModel:
         std=(1.0,) * channels,
         modality="rgb" if name == "color" else "flow",
         bn_eps=1e-5,
-        trained="nothing to train",
+        trained="untrained: a histogram",
     )
     return EvalModel(freeze_(network), metadata, f"{name} histogram")

@@ -1,7 +1,7 @@
-"""How a video is shown to an encoder: modality, clip length, size, normalization, and the protocol.
+"""Evaluation protocols: which windows of a video an encoder gets, and how they are cropped and normalized.
 
-Two protocols: `clean` is deterministic and treats gallery and query alike; `coclr` does what the code of Han et al.
-(2020) does, random clips and colors included, so that results can stand beside published tables.
+`clean` is deterministic and treats gallery and query alike. `coclr` repeats the code of Han et al. (2020), with its
+random clips and color jitter, so that results are comparable with published tables.
 """
 
 import hashlib
@@ -23,38 +23,38 @@ from covid_cmsf.views.presets import Augmentation, get_preset
 
 
 ProtocolName = Literal["clean", "coclr"]
-NUM_WINDOWS = 4  # of the clean protocol; a single frame is the center frame
+NUM_WINDOWS = 4  # default of the clean protocol; a single-frame modality uses the center frame
 
 
 class EvalProtocol(Config):
-    """Everything that decides which numbers enter the encoder. It stands in every features file and every result."""
+    """Everything that the encoder's input depends on. It is recorded in every features file and result."""
 
     name: ProtocolName = "clean"
     modality: str
     flow_style: FlowStyle = "motion"
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    length: int = Field(ge=1, description="frames of a window")
-    stride: int = Field(ge=1, description="frames from one to the next")
+    length: int = Field(ge=1, description="frames per window")
+    stride: int = Field(ge=1, description="distance of consecutive frames")
     size: int = Field(ge=8, description="pixels, height and width")
-    num_windows: int = Field(ge=1, description="of a video, evenly spread; protocol coclr has its own rule")
-    seed: int = Field(default=0, ge=0, description="of the random clips and colors of protocol coclr")
+    num_windows: int = Field(ge=1, description="per video, evenly spaced; ignored by protocol coclr")
+    seed: int = Field(default=0, ge=0, description="for the random clips and colors of protocol coclr")
 
     def resolve_modality(self) -> Modality:
         """Return the modality; `mean` and `std` of the protocol, not its own, normalize the view."""
         return get_modality(self.modality, flow_style=self.flow_style)
 
     def augmentation(self) -> Augmentation:
-        """The center square; protocol coclr shakes the colors of three videos in ten, as its authors' code does."""
+        """Return the center crop; protocol coclr adds color jitter with probability 0.3, as its authors' code does."""
         center = get_preset("eval", self.resolve_modality().kind, size=self.size)
         if self.name == "clean":
             return center
         jittered = {"jitter": 0.3, "brightness": 0.2, "contrast": 0.2, "saturation": 0.2, "hue": 0.1}
         return center.model_copy(update=jittered)
 
-    def to_view(self, raw: Tensor, draw: AugmentParams, flow_bound: float) -> Tensor:
-        """Cut frames, uint8 (T, C, H, W) -> what the encoder sees: float (C, T, H, W), or (C, H, W) of one frame."""
-        return normalize_view(raw, draw, self.resolve_modality(), mean=self.mean, std=self.std, flow_bound=flow_bound)
+    def to_view(self, raw: Tensor, params: AugmentParams, flow_bound: float) -> Tensor:
+        """Map cropped frames, uint8 (T, C, H, W), to the encoder's input: float (C, T, H, W), or (C, H, W) of one."""
+        return normalize_view(raw, params, self.resolve_modality(), mean=self.mean, std=self.std, flow_bound=flow_bound)
 
 
 def build_eval_protocol(
@@ -68,11 +68,11 @@ def build_eval_protocol(
     num_windows: int | None = None,
     seed: int = 0,
 ) -> EvalProtocol:
-    """As the metadata says the encoder was trained, unless told otherwise; ValueError when it does not say."""
+    """Build the protocol from the encoder's metadata; arguments that are not None override it."""
     if protocol not in get_args(ProtocolName):
         raise ValueError(f"unknown protocol {protocol!r}; choose from {', '.join(get_args(ProtocolName))}")
     if protocol == "coclr" and num_windows is not None:
-        raise ValueError("protocol coclr has its own windows; a number of windows goes with protocol clean")
+        raise ValueError("protocol coclr defines its windows; the number of windows is an option of protocol clean")
     transform = InputTransform.from_metadata(metadata, modality=modality, length=length, stride=stride, size=size)
     resolved = transform.modality
     values = {
@@ -87,32 +87,32 @@ def build_eval_protocol(
         "num_windows": (1 if resolved.single_frame else NUM_WINDOWS) if num_windows is None else num_windows,
         "seed": seed,
     }
-    return validate(EvalProtocol, values, origin="how videos are shown to the encoder")
+    return validate(EvalProtocol, values, origin="evaluation protocol")
 
 
-# Which frames of a video are looked at: the windows of each protocol, as frame numbers.
+# Windows of each protocol, as frame indices
 
 
 def choose_windows(
     eval_protocol: EvalProtocol, num_frames: int, subset: str, rng: np.random.Generator
 ) -> list[list[int]]:
-    """The windows of a video with so many frames; `subset` (train, test, val) matters to protocol coclr only.
+    """Return the windows of a video, each a list of frame indices; `subset` only matters to protocol coclr.
 
-    ValueError when the protocol leaves the video out.
+    ValueError if the protocol excludes the video.
     """
     length, stride = eval_protocol.length, eval_protocol.stride
     if eval_protocol.name == "clean" or length == 1:
         return spread_windows(num_frames, length=length, stride=stride, num_windows=eval_protocol.num_windows)
     fewest = length // 2 * stride + 2
     if num_frames < fewest:
-        raise ValueError(f"protocol coclr leaves out videos of fewer than {fewest} frames; this one has {num_frames}")
+        raise ValueError(f"protocol coclr excludes videos of fewer than {fewest} frames; this one has {num_frames}")
     if subset == "train":
         return [_random_clip(num_frames, rng, length=length, stride=stride)]
     return sliding_windows(num_frames, length=length, stride=stride)
 
 
 def _random_clip(num_frames: int, rng: np.random.Generator, *, length: int, stride: int) -> list[int]:
-    """CoCLR's draw: it takes a clip for length * stride frames long, and never the last start that fits."""
+    """Draw a clip as CoCLR's code does: it counts length * stride frames and never draws the last valid start."""
     free = num_frames - length * stride
     if free <= 0:
         return pad_clip(num_frames, length=length, stride=stride)
@@ -121,6 +121,6 @@ def _random_clip(num_frames: int, rng: np.random.Generator, *, length: int, stri
 
 
 def video_rng(seed: int, video_id: str) -> np.random.Generator:
-    """The dice of one video: they follow from its name, whatever else is read and in whatever order."""
+    """Return the random generator of a video: it depends on seed and id only, not on the order of reading."""
     digest = hashlib.sha256(video_id.encode("utf-8", "surrogateescape")).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])

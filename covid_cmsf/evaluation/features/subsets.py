@@ -1,4 +1,9 @@
-"""Who the rows of a features file are: ids, sources, labels, and the subset of the split that each video is in."""
+"""Videos of a features file (ids, sources, labels, subsets), and how subsets are selected.
+
+`train`, `val` and `test` are those of the split. Without a `val`, `fit` and `val` are cut from the training sources:
+hyper-parameters and epochs are selected on `val`. A source is never in both, and the cut depends on names and seed, not
+on the order of the videos.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,13 +20,14 @@ from covid_cmsf.clips.records import ClipRecord, read_split
 
 # N videos
 
-
 UNLABELED = -1
+VAL_FRACTION = 0.2
+SUBSETS = ("train", "test", "val", "fit")
 
 
 @dataclass(frozen=True)
 class VideoTable:
-    """One entry a row. `class_names[label]` is empty for a label that no video has."""
+    """Columns with one entry per video. `class_names[label]` is empty for a label that no video has."""
 
     ids: tuple[str, ...]
     sources: tuple[str, ...]
@@ -31,7 +37,7 @@ class VideoTable:
 
     @classmethod
     def from_records(cls, records: Sequence[ClipRecord], subsets: Sequence[str]) -> "VideoTable":
-        """The table of these records."""
+        """Build the table of clip records."""
         names = {record.label: record.class_name for record in records if record.label != UNLABELED}
         return cls(
             ids=tuple(record.video_id for record in records),
@@ -44,53 +50,44 @@ class VideoTable:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def take(self, rows: Tensor) -> "VideoTable":
-        """Some of the rows, in the given order; labels keep their meaning."""
-        indices = rows.tolist()
+    def take(self, index: Tensor) -> "VideoTable":
+        """Select videos by index, in the given order; labels and class names stay."""
+        indices = index.tolist()
         return VideoTable(
             ids=tuple(self.ids[i] for i in indices),
             sources=tuple(self.sources[i] for i in indices),
-            labels=self.labels[rows],
+            labels=self.labels[index],
             subsets=tuple(self.subsets[i] for i in indices),
             class_names=self.class_names,
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain lists."""
+        """Return the columns as lists."""
         values = {key: list(getattr(self, key)) for key in ("ids", "sources", "subsets", "class_names")}
         return {**values, "labels": self.labels.tolist()}
 
 
 def video_table_from_json(values: Mapping[str, Any], *, location: str) -> VideoTable:
-    """The table from its JSON form; ValueError naming `location` when it does not hold together."""
+    """Read the table from JSON values; ValueError naming `location` if they are inconsistent."""
     try:
         labels = torch.tensor(values["labels"], dtype=torch.int64).view(-1)
         columns = {key: tuple(map(str, values[key])) for key in ("ids", "sources", "subsets", "class_names")}
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{location}: the table of videos is damaged ({error})") from None
+        raise ValueError(f"{location}: the video table is damaged ({error})") from None
     lengths = {key: len(columns[key]) for key in ("ids", "sources", "subsets")} | {"labels": len(labels)}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"{location}: the columns of the table of videos differ in length: {lengths}")
+        raise ValueError(f"{location}: the columns of the video table differ in length: {lengths}")
     if len(set(columns["ids"])) != len(labels):
-        raise ValueError(f"{location}: a video stands there twice")
+        raise ValueError(f"{location}: a video is listed twice")
     if len(labels) and not UNLABELED <= int(labels.min()) <= int(labels.max()) < max(1, len(columns["class_names"])):
-        raise ValueError(f"{location}: labels must be -1 to {len(columns['class_names']) - 1}, one a class name")
+        raise ValueError(f"{location}: labels must be -1 to {len(columns['class_names']) - 1}, one per class name")
     return VideoTable(labels=labels, **columns)
 
 
-# Parts of a split: train and test as the split has them; fit and val, cut from the training sources.
-#
-# Whatever is chosen by looking at results (regularization, epochs) is chosen on `val`. A source never stands in
-# both, and the cut follows from names and seed alone, not from the order of rows.
-
-VAL_FRACTION = 0.2
-SUBSETS = ("train", "test", "val", "fit")
-
-
 def subset_indices(videos: VideoTable, name: str, *, val_fraction: float = VAL_FRACTION, seed: int = 0) -> Tensor:
-    """The rows of a subset, in order; ValueError when there are none or some of them have no label.
+    """Return the indices of a subset, ascending; ValueError if it is empty or has unlabeled videos.
 
-    `val` is the split's own subset of that name where there is one; else it and `fit` are cut from train.
+    `val` is that of the split if there is one; otherwise `val` and `fit` are cut from `train`.
     """
     if name not in SUBSETS:
         raise ValueError(f"unknown subset {name!r}; choose from {', '.join(SUBSETS)}")
@@ -99,26 +96,26 @@ def subset_indices(videos: VideoTable, name: str, *, val_fraction: float = VAL_F
         train = subset_indices(videos, "train")
         fit, val = split_fit_val(videos.take(train), val_fraction=val_fraction, seed=seed)
         return train[fit if name == "fit" else val]
-    wanted = "train" if name == "fit" else name
-    rows = torch.tensor([i for i, subset in enumerate(videos.subsets) if subset == wanted], dtype=torch.int64)
-    if len(rows) == 0:
+    stored_name = "train" if name == "fit" else name
+    indices = torch.tensor([i for i, subset in enumerate(videos.subsets) if subset == stored_name], dtype=torch.int64)
+    if len(indices) == 0:
         present = ", ".join(sorted(set(videos.subsets))) or "none"
-        raise ValueError(f"no video is in subset {name!r}; the subsets here are: {present}")
-    unlabeled = int((videos.labels[rows] == UNLABELED).sum())
+        raise ValueError(f"subset {name!r} is empty; subsets with videos: {present}")
+    unlabeled = int((videos.labels[indices] == UNLABELED).sum())
     if unlabeled:
-        raise ValueError(f"{unlabeled} of the {len(rows)} videos of subset {name!r} have no label to compare with")
-    return rows
+        raise ValueError(f"{unlabeled} of the {len(indices)} videos of subset {name!r} have no label")
+    return indices
 
 
 def split_fit_val(videos: VideoTable, *, val_fraction: float = VAL_FRACTION, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Rows to fit on and rows to choose by: about `val_fraction` of the sources of every class go to the second."""
+    """Return indices to fit on and to validate on: about `val_fraction` of the sources of every class."""
     held_out = choose_validation_sources(videos.sources, videos.labels.tolist(), fraction=val_fraction, seed=seed)
     is_val = torch.tensor([source in held_out for source in videos.sources])
     return (~is_val).nonzero().flatten(), is_val.nonzero().flatten()
 
 
 def choose_validation_sources(sources: Sequence[str], labels: Sequence[int], *, fraction: float, seed: int) -> set[str]:
-    """The sources to hold out: of every class with two or more, at least one and at most all but one.
+    """Choose the sources to hold out: of every class with two or more, at least one and at most all but one.
 
     A source whose videos have several labels counts for the most frequent of them.
     """
@@ -134,19 +131,21 @@ def choose_validation_sources(sources: Sequence[str], labels: Sequence[int], *, 
     held_out: set[str] = set()
     for label, names in classes.items():
         count = min(max(1, round(fraction * len(names))), len(names) - 1)
-        order = np.random.default_rng([seed, label + 1]).permutation(len(names))  # -1 is a label, too
+        order = np.random.default_rng([seed, label + 1]).permutation(len(names))  # + 1 because unlabeled is -1
         held_out |= {names[i] for i in order[:count]}
     if not held_out:
-        raise ValueError("no class has two sources in the training subset, so none can be held out for validation")
+        raise ValueError(
+            "every class has a single source in the training subset, so none can be held out for validation"
+        )
     return held_out
-
-
-# The videos of a split, and those that the split names but the clips do not have.
 
 
 @dataclass(frozen=True)
 class SplitVideos:
-    """`subsets[i]` is the subset (train, test, val) of `records[i]`; `missing` has id, subset and reason."""
+    """Videos of a split; `subsets[i]` belongs to `records[i]`.
+
+    `missing` has id, subset and reason of videos that the split lists but the clips do not have.
+    """
 
     name: str
     records: tuple[ClipRecord, ...]
@@ -155,9 +154,9 @@ class SplitVideos:
 
 
 def load_split(clips: Clips, name: str | None = None) -> SplitVideos:
-    """The videos of the split called `name` (or in the CSV file of that name), in the clips' own order.
+    """Return the videos of a split, in the order of the clips. `name` is a split of the clips, or a CSV file.
 
-    Without a name: the split "1", or the only one there is.
+    The default is the split "1", or the only one.
     """
     split_name, table = _split_table(clips, name)
     available = {record.video_id for record in clips.records}
@@ -174,12 +173,12 @@ def load_split(clips: Clips, name: str | None = None) -> SplitVideos:
 
 
 def _split_table(clips: Clips, name: str | None) -> tuple[str, Mapping[str, str]]:
-    """The split's name and {video_id: subset}."""
+    """Return the split's name and {video_id: subset}."""
     if name is not None and name.endswith(".csv"):
         return Path(name).stem, read_split(Path(name))
     if name is None and ("1" in clips.splits or len(clips.splits) == 1):
         name = "1" if "1" in clips.splits else next(iter(clips.splits))
     if name is None or name not in clips.splits:
-        available = ", ".join(clips.splits) or "none; name a CSV file with columns video_id,split"
-        raise ValueError(f"{f'no split {name!r}' if name else 'say which split'}; there are: {available}")
+        available = ", ".join(clips.splits) or "none; give a CSV file with columns video_id,split"
+        raise ValueError(f"{f'there is no split {name!r}' if name else 'give a split'}; the clips have: {available}")
     return name, clips.splits[name]

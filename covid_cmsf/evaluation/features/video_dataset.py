@@ -1,8 +1,8 @@
-"""Videos, decoded and cut in worker processes; what follows (colors, normalization) is left to the device."""
+"""Videos, decoded and cropped in worker processes; color jitter and normalization run on the device."""
 
 # F frames of a video that are needed, C channels, T frames of a window, H W pixels
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,25 +22,25 @@ CROPS = (1, 5, 10)
 
 @dataclass(frozen=True)
 class DecodedVideo:
-    """One video. Every frame is there once a crop, however many windows it is in. With a `fault` there is nothing."""
+    """Frames of one video, once per crop, however many windows use them. Empty if there is an `error`."""
 
     index: int  # in the data set
-    crops: tuple[Tensor, ...] = ()  # uint8 (F, C, H, W)
-    draws: tuple[AugmentParams, ...] = ()  # one a crop
-    window_frames: tuple[tuple[int, ...], ...] = ()  # one a window: where its frames stand in a crop
-    starts: tuple[int, ...] = ()  # one a window: its first frame number
+    crops: tuple[Tensor, ...] = ()  # per crop: uint8 (F, C, H, W)
+    params: tuple[AugmentParams, ...] = ()  # per crop
+    window_frames: tuple[tuple[int, ...], ...] = ()  # per window: indices of its frames in a crop
+    starts: tuple[int, ...] = ()  # per window: index of its first frame in the video
     error: str = ""
 
     def views(self, eval_protocol: EvalProtocol, flow_bound: float, device: torch.device) -> Iterator[Tensor]:
-        """What the encoder sees, window by window of each crop: (C, T, H, W)."""
-        for crop, draw in zip(self.crops, self.draws, strict=True):
+        """Yield the encoder's input (C, T, H, W) for every window of the first crop, then of the second, ..."""
+        for crop, params in zip(self.crops, self.params, strict=True):
             raw = crop.to(device)
             for window_frames in self.window_frames:
-                yield eval_protocol.to_view(raw[torch.tensor(window_frames, device=device)], draw, flow_bound)
+                yield eval_protocol.to_view(raw[torch.tensor(window_frames, device=device)], params, flow_bound)
 
 
 class VideoDataset(Dataset[DecodedVideo]):
-    """Number -> video. `subsets` says of each record which subset of the split it is in."""
+    """Map an index to a decoded video; `subsets[i]` is the subset (train, test, val) of `records[i]`."""
 
     def __init__(
         self,
@@ -52,13 +52,14 @@ class VideoDataset(Dataset[DecodedVideo]):
         num_crops: int = 1,
     ) -> None:
         if num_crops not in CROPS:
-            raise ValueError(f"{num_crops} crops: choose from {', '.join(map(str, CROPS))}")
+            raise ValueError(f"num_crops = {num_crops}: choose from {', '.join(map(str, CROPS))}")
         self.clips, self.records, self.subsets = clips, records, subsets
         self.eval_protocol, self.num_crops = eval_protocol, num_crops
         self.modality = eval_protocol.resolve_modality()
         if self.modality.stored_modality not in clips.modalities:
             raise ValueError(
-                f"these clips have {', '.join(clips.modalities)}; nothing to read {eval_protocol.modality} from"
+                f"{eval_protocol.modality} needs clips with {self.modality.stored_modality}; these have "
+                f"{', '.join(clips.modalities)}"
             )
 
     def __len__(self) -> int:
@@ -67,7 +68,7 @@ class VideoDataset(Dataset[DecodedVideo]):
     def __getitem__(self, index: int) -> DecodedVideo:
         try:
             return self._read(index)
-        except (ValueError, OSError) as error:  # the caller lists it; nothing stands in for it
+        except (ValueError, OSError) as error:  # reported as skipped, never replaced by another video
             return DecodedVideo(index, error=str(error) or type(error).__name__)
 
     def _read(self, index: int) -> DecodedVideo:
@@ -78,20 +79,20 @@ class VideoDataset(Dataset[DecodedVideo]):
         window_frame_numbers = [required_frames(self.modality, window, single=0) for window in windows]
         frame_indices = sorted({frame for frames in window_frame_numbers for frame in frames})
         raw = self.clips.read_raw(record, self.modality.stored_modality, frame_indices)
-        draw = sample_augment_params(eval_protocol.augmentation(), rng, height=raw.shape[-2], width=raw.shape[-1])
-        draws = [replace(draw, geometry=geometry) for geometry in crop_geometries(draw.geometry, self.num_crops)]
+        center = sample_augment_params(eval_protocol.augmentation(), rng, height=raw.shape[-2], width=raw.shape[-1])
+        params = [replace(center, geometry=geometry) for geometry in crop_geometries(center.geometry, self.num_crops)]
         position = {frame: i for i, frame in enumerate(frame_indices)}
         return DecodedVideo(
             index,
-            crops=tuple(crop_resize(raw, one.geometry, eval_protocol.size) for one in draws),
-            draws=tuple(draws),
+            crops=tuple(crop_resize(raw, one.geometry, eval_protocol.size) for one in params),
+            params=tuple(params),
             window_frames=tuple(tuple(position[frame] for frame in frames) for frames in window_frame_numbers),
             starts=tuple(window[0] for window in windows),
         )
 
 
 def crop_geometries(center: GeometryParams, num_crops: int) -> list[GeometryParams]:
-    """The center, then cuts of its size in the four corners (5), then all of them mirrored (10)."""
+    """Return the center crop (1), also the four corners (5), also all five mirrored (10)."""
     if num_crops == 1:
         return [center]
     corners = [(top, left) for top in (0.0, 1 - center.height) for left in (0.0, 1 - center.width)]
@@ -100,7 +101,7 @@ def crop_geometries(center: GeometryParams, num_crops: int) -> list[GeometryPara
 
 
 def load_videos(data: VideoDataset, indices: Sequence[int], *, num_workers: int) -> Iterator[DecodedVideo]:
-    """These videos in this order, read by `num_workers` processes (0: by this one)."""
+    """Yield the videos of `indices` in order, read by `num_workers` processes (0: by this process)."""
     context = "spawn" if num_workers else None
     loader: DataLoader[DecodedVideo] = DataLoader(
         data,
@@ -111,3 +112,10 @@ def load_videos(data: VideoDataset, indices: Sequence[int], *, num_workers: int)
         worker_init_fn=init_worker,
     )
     yield from loader
+
+
+def with_progress(videos: Iterator[DecodedVideo], on_video: Callable[[], None]) -> Iterator[DecodedVideo]:
+    """Yield `videos`, and call `on_video` after each has been used."""
+    for video in videos:
+        yield video
+        on_video()

@@ -1,5 +1,8 @@
-"""How a classifier is trained on clips: the recipes of Han et al. (2020) for linear probe and fine-tuning, and that of
-CompRess (Koohpayegani et al. 2020) for a linear probe on images."""
+"""Configuration of classifiers trained on clips.
+
+The presets are those of Han et al. (2020) for linear probe and fine-tuning, and that of CompRess (Koohpayegani et al.
+2020) for a linear probe on images.
+"""
 
 from typing import Literal, get_args
 
@@ -13,28 +16,32 @@ Mode = Literal["linear", "finetune", "scratch", "compress"]
 
 
 class FinetuneConfig(Config):
-    """Everything that decides a training, besides encoder and clips."""
+    """Everything that a training depends on besides encoder and clips."""
 
     mode: Mode
     epochs: int = Field(ge=1)
     batch_size: int = Field(default=32, ge=1)
     optimizer: Literal["sgd", "adam"]
     lr: float = Field(gt=0)
-    backbone_lr_factor: float = Field(ge=0, description="the encoder's learning rate over the head's; 0: frozen")
+    backbone_lr_factor: float = Field(
+        ge=0, description="learning rate of the encoder relative to the head's; 0: frozen"
+    )
     weight_decay: float = Field(default=1e-3, ge=0)
-    milestones: tuple[float, ...] = Field(description="shares of the training after which the rate is divided by 10")
+    milestones: tuple[float, ...] = Field(description="fractions of the epochs after which lr is divided by 10")
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    normalize: bool = Field(default=False, description="features are scaled to unit length")
-    batch_norm: bool = Field(default=False, description="then standardized, batch by batch")
-    standardize: bool = Field(default=False, description="or by fixed statistics of the training subset")
+    normalize: bool = Field(default=False, description="scale features to unit length")
+    batch_norm: bool = Field(default=False, description="then batch norm")
+    standardize: bool = Field(default=False, description="then standardize by fixed statistics of the training subset")
     augmentation: Literal["coclr", "std"] = Field(default="coclr", description="std: crop and flip, for images")
-    val_fraction: float = Field(default=VAL_FRACTION, ge=0, lt=1, description="of the training sources; 0: last epoch")
-    num_crops: Literal[1, 5, 10] = Field(default=10, description="at test")
+    val_fraction: float = Field(
+        default=VAL_FRACTION, ge=0, lt=1, description="of the training sources; 0: use the last epoch"
+    )
+    num_crops: Literal[1, 5, 10] = Field(default=10, description="per video at test")
     precision: Literal["fp32", "bf16"] = "fp32"
     seed: int = Field(default=0, ge=0)
 
     def lr_at(self, epoch: int) -> float:
-        """The head's rate in an epoch, counted from 0."""
+        """Return the head's learning rate in `epoch`, counted from 0."""
         return self.lr * 0.1 ** sum(epoch >= round(milestone * self.epochs) for milestone in self.milestones)
 
 
@@ -73,17 +80,17 @@ PRESETS: dict[str, FinetuneConfig] = {
 
 
 def finetune_config(mode: str, **overrides: object) -> FinetuneConfig:
-    """The recipe of that name; `overrides` that are None change nothing."""
+    """Return the preset of a mode with overrides; those that are None are ignored."""
     if mode not in PRESETS:
         raise ValueError(f"unknown mode {mode!r}; choose from {', '.join(get_args(Mode))}")
     given = {key: value for key, value in overrides.items() if value is not None}
-    return validate(FinetuneConfig, {**PRESETS[mode].model_dump(), **given}, origin=f"recipe {mode}")
+    return validate(FinetuneConfig, {**PRESETS[mode].model_dump(), **given}, origin=f"mode {mode}")
 
 
 def train_augmentation(name: str, size: int) -> Augmentation:
-    """`coclr`: crop, flip, and colors of three clips in ten; flow is never colored (`views.making` sees to that).
+    """Return `coclr`: crop, flip, color jitter with probability 0.3; or `std`: that of PyTorch's ImageNet example.
 
-    `std`: crop and flip of PyTorch's ImageNet example.
+    Color jitter is not applied to flow (see `views.pipeline`).
     """
     if name == "std":
         return get_preset("std", "image", size=size)

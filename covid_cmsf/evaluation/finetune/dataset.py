@@ -1,4 +1,4 @@
-"""Clips to learn classes from: one random clip of a video, augmented, with its label."""
+"""Labeled training clips: one random, augmented clip per video and epoch."""
 
 # T frames, C channels, H W pixels
 
@@ -24,17 +24,17 @@ from covid_cmsf.views.ops import crop_resize
 
 @dataclass(frozen=True)
 class ClipSample:
-    """Cut frames, uint8 (T, C, H, W), and what is still to be done to them. With a `fault` there are none."""
+    """Cropped frames, uint8 (T, C, H, W), and the remaining augmentation. Both are None if there is an `error`."""
 
     video: int
     label: int
     raw: Tensor | None = None
-    draw: AugmentParams | None = None
+    params: AugmentParams | None = None
     error: str = ""
 
 
 class ClipDataset(Dataset[ClipSample]):
-    """Key -> clip. Everything random follows from seed and key."""
+    """Map a key to a clip; all randomness depends on seed and key only."""
 
     def __init__(
         self,
@@ -60,19 +60,19 @@ class ClipDataset(Dataset[ClipSample]):
             numbers = random_clip(usable, rng, length=self.eval_protocol.length, stride=self.eval_protocol.stride)
             frames = required_frames(self.modality, numbers, single=0)
             raw = self.clips.read_raw(record, self.modality.stored_modality, frames)
-        except (ValueError, OSError) as error:  # the caller lists it; nothing stands in for it
+        except (ValueError, OSError) as error:  # reported as skipped, never replaced by another video
             return ClipSample(key.video, record.label, error=str(error) or type(error).__name__)
-        draw = sample_augment_params(self.augmentation, rng, height=raw.shape[-2], width=raw.shape[-1])
-        return ClipSample(key.video, record.label, crop_resize(raw, draw.geometry, self.eval_protocol.size), draw)
+        params = sample_augment_params(self.augmentation, rng, height=raw.shape[-2], width=raw.shape[-1])
+        return ClipSample(key.video, record.label, crop_resize(raw, params.geometry, self.eval_protocol.size), params)
 
     def to_view(self, clip: ClipSample, device: torch.device) -> Tensor:
-        """What the encoder sees."""
-        assert clip.raw is not None and clip.draw is not None
-        return self.eval_protocol.to_view(clip.raw.to(device), clip.draw, self.clips.flow_bound)
+        """Return the encoder's input (C, T, H, W)."""
+        assert clip.raw is not None and clip.params is not None
+        return self.eval_protocol.to_view(clip.raw.to(device), clip.params, self.clips.flow_bound)
 
 
 class ClipLoader:
-    """Batches of labeled clips, epoch by epoch, by one set of workers; an incomplete last batch is left out."""
+    """Batches of labeled clips with one set of workers for all epochs; an incomplete last batch is dropped."""
 
     def __init__(self, data: ClipDataset, *, batch_size: int, num_workers: int) -> None:
         self._sampler = EpochSampler(data, batch_size=batch_size, seed=data.seed)
@@ -89,6 +89,6 @@ class ClipLoader:
         )
 
     def epoch(self, epoch: int) -> Iterator[list[ClipSample]]:
-        """The batches of one epoch, in an order that follows from seed and epoch."""
+        """Yield the batches of an epoch; their order depends on seed and epoch."""
         self._sampler.start_at(epoch)
         yield from self._loader

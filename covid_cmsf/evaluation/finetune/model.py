@@ -1,7 +1,7 @@
-"""Encoder and classifier together, and the file that holds them.
+"""Encoder with a classifier, and its checkpoint.
 
-The file is a training checkpoint (docs/reference/files.md): `load_weights` takes the encoder out of it, so a fine-tuned
-network can be extracted from and evaluated like any other.
+The checkpoint is a training checkpoint (docs/reference/files.md): `load_weights` reads the encoder from it, so a
+fine-tuned network can be evaluated like any other.
 """
 
 # B batch, C channels, T frames, H W pixels
@@ -22,7 +22,7 @@ FORMAT = 1
 
 
 class ClipClassifier(nn.Module):
-    """A clip (B, C, T, H, W) -> class scores (B, num_classes)."""
+    """Map clips (B, C, T, H, W) to logits (B, num_classes)."""
 
     def __init__(self, encoder: Encoder, num_classes: int, config: FinetuneConfig) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class ClipClassifier(nn.Module):
         )
 
     def forward(self, clip: Tensor) -> Tensor:
-        """Scores before the softmax."""
+        """Return the logits; a frozen encoder runs without gradients."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.encoder.frozen):
             feature = self.encoder(clip)
         logits: Tensor = self.classifier(feature.float())
@@ -45,9 +45,9 @@ class ClipClassifier(nn.Module):
 
 
 def build_classifier(eval_model: EvalModel, num_classes: int, config: FinetuneConfig) -> ClipClassifier:
-    """A copy of the subject's encoder, frozen or awake as the recipe says, with a new head drawn by its seed."""
+    """Build a classifier on a copy of the model's encoder, frozen or trainable; the head is drawn from the seed."""
     encoder = copy.deepcopy(eval_model.network)
-    assert isinstance(encoder, Encoder), "only encoders of the zoo can be trained"
+    assert isinstance(encoder, Encoder), "only an Encoder can be trained, not a histogram"
     if config.backbone_lr_factor == 0:
         freeze_(encoder)
     else:
@@ -59,7 +59,7 @@ def build_classifier(eval_model: EvalModel, num_classes: int, config: FinetuneCo
 
 
 def build_optimizer(network: ClipClassifier, config: FinetuneConfig) -> torch.optim.Optimizer:
-    """The head at the full rate, the encoder at its share; `scale` of each group says which."""
+    """Build the optimizer; `scale` of each parameter group is its learning rate relative to the head's."""
     groups: list[dict[str, Any]] = [{"params": list(network.classifier.parameters()), "scale": 1.0}]
     if config.backbone_lr_factor > 0:
         groups.append({"params": list(network.encoder.parameters()), "scale": config.backbone_lr_factor})
@@ -69,27 +69,26 @@ def build_optimizer(network: ClipClassifier, config: FinetuneConfig) -> torch.op
 
 
 def classifier_state(network: ClipClassifier, metadata: EncoderMetadata) -> dict[str, Any]:
-    """What a file of this network holds."""
+    """Return the content of a checkpoint."""
     state = {f"online.encoder.{key}": value for key, value in network.encoder.state_dict().items()}
     state |= {f"classifier.{key}": value for key, value in network.classifier.state_dict().items()}
     return {"format": FORMAT, "encoder": metadata.model_dump(mode="json"), "state": state}
 
 
 def load_classifier_state_(network: ClipClassifier, values: dict[str, Any]) -> None:
-    """Puts what `state_of` gave back into a network of the same shape."""
+    """Load what `classifier_state` returned into a network of the same shape."""
     state = values["state"]
     for prefix, module in (("online.encoder.", network.encoder), ("classifier.", network.classifier)):
-        own_state = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-        module.load_state_dict(own_state, strict=True)
+        module_state = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+        module.load_state_dict(module_state, strict=True)
 
 
 def save_checkpoint(path: Path, values: dict[str, Any]) -> None:
-    """Writes a torch file, whole or not at all."""
+    """Write a torch file atomically."""
     with atomic_path(path) as temporary:
         torch.save(values, temporary)
 
 
 def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
-    """Reads what `save_values` wrote."""
-    checkpoint: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    return checkpoint
+    """Read what `save_checkpoint` wrote."""
+    return torch.load(path, map_location=device, weights_only=True)

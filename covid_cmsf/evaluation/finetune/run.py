@@ -1,14 +1,15 @@
-"""Classification trained on clips: fine-tuning, training from scratch, and the linear probe with augmentation.
+"""Train and test a classifier on clips: fine-tuning, training from scratch, and the linear probe with augmentation.
 
-Epochs are chosen on a validation subset of the training sources. (Han et al. choose on 30% of the test set.)
+The epoch is selected on a validation subset of the training sources. (Han et al. select on 30% of the test set.)
 """
 
 # N videos, C classes
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from covid_cmsf.evaluation.features.video_dataset import VideoDataset
 from covid_cmsf.evaluation.finetune.config import FinetuneConfig
 from covid_cmsf.evaluation.finetune.dataset import ClipDataset
 from covid_cmsf.evaluation.finetune.model import build_classifier
-from covid_cmsf.evaluation.finetune.predict import predict_videos, window_outputs
+from covid_cmsf.evaluation.finetune.predict import all_window_outputs, predict_videos
 from covid_cmsf.evaluation.finetune.train import BEST, LAST, ClipTrainer
 from covid_cmsf.evaluation.probes.linear import feature_statistics
 from covid_cmsf.evaluation.results import Scores, compute_scores
@@ -43,7 +44,7 @@ PROBABILITIES = "probabilities.safetensors"
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """The scores are those of `best_epoch`, chosen on the validation subset."""
+    """Scores of `best_epoch`, which is selected on the validation subset."""
 
     protocol: str
     mode: str
@@ -59,14 +60,14 @@ class FinetuneResult:
 
 @dataclass(frozen=True)
 class FinetuneSubsets:
-    """Numbers of the videos to learn from, to choose by, and to test on."""
+    """Indices of the training, validation and test videos."""
 
     fit: list[int]
     val: list[int]
     test: list[int]
 
     def train_and_test_indices(self) -> tuple[Tensor, Tensor]:
-        """What is seen before the test, and the test."""
+        """Return the indices of training and validation together, and those of the test."""
         return torch.tensor([*self.fit, *self.val]), torch.tensor(self.test)
 
 
@@ -85,9 +86,9 @@ def run_finetune(
     replace: bool = False,
     on_epoch: Callable[[], None] = lambda: None,
 ) -> FinetuneResult:
-    """Trains by the recipe in `folder` (a killed training continues) and tests once.
+    """Train by `config` in `folder`, resuming a killed training, and test once.
 
-    The folder then holds `best.pt` (encoder and classifier), `last.pt` (to continue) and the test probabilities.
+    The folder then has `best.pt` (encoder and classifier), `last.pt` (to resume) and the test probabilities.
     """
     device = torch.device(device)
     eval_protocol = build_eval_protocol(eval_model.metadata) if eval_protocol is None else eval_protocol
@@ -102,40 +103,30 @@ def run_finetune(
     if replace:
         for name in (LAST, BEST, PROBABILITIES):
             (folder / name).unlink(missing_ok=True)
+    data = FinetuneData(clips, split_videos, subsets, eval_protocol)
     network = build_classifier(eval_model, len(videos.class_names), config).to(device)
     if config.standardize:
-        fit = _make_dataset(clips, split_videos, subsets.fit, eval_protocol, 1)
-        assert fit is not None
-        rows, _, _ = window_outputs(network.encoder, fit, num_workers=num_workers, device=device)
-        network.classifier.set_statistics_(*feature_statistics(rows))
-    training = ClipTrainer(
+        outputs = all_window_outputs(network.encoder, data.videos("fit"), num_workers=num_workers, device=device)
+        network.classifier.set_statistics_(*feature_statistics(outputs.windows))
+    trainer = ClipTrainer(
         network,
         _finetuned_metadata(eval_model.metadata, eval_protocol, config),
         config,
-        ClipDataset(
-            clips,
-            [split_videos.records[i] for i in subsets.fit],
-            eval_protocol,
-            seed=config.seed,
-            augmentation=config.augmentation,
-        ),
-        _make_dataset(
-            clips, split_videos, subsets.val, eval_protocol.model_copy(update={"name": "clean", "num_windows": 1}), 1
-        ),
+        data.training_clips(config),
+        data.validation_videos(),
         folder,
         fingerprint=provenance["fingerprint"],
         num_workers=num_workers,
         device=device,
     )
-    progress = training.run(on_epoch)
-    if config.backbone_lr_factor == 0 and weights_sha256(training.network.encoder) != provenance["weights_sha256"]:
-        raise RuntimeError("the frozen encoder has changed during the training, so the result means nothing")
-    test = _make_dataset(clips, split_videos, subsets.test, eval_protocol, config.num_crops)
-    assert test is not None
-    predictions = predict_videos(training.network, test, num_workers=num_workers, device=device)
-    test_videos = videos.take(torch.tensor([subsets.test[number] for number in predictions.indices]))
-    unread = {test.records[number].video_id: reason for number, reason in predictions.errors.items()}
+    progress = trainer.run(on_epoch)
+    if config.backbone_lr_factor == 0 and weights_sha256(trainer.network.encoder) != provenance["weights_sha256"]:
+        raise RuntimeError("the frozen encoder changed during the training, so the result is invalid")
+    test_data = data.videos("test", num_crops=config.num_crops)
+    predictions = predict_videos(trainer.network, test_data, num_workers=num_workers, device=device)
+    test_videos = videos.take(torch.tensor([subsets.test[index] for index in predictions.indices]))
     save_probabilities(folder / PROBABILITIES, Probabilities(test_videos, predictions.probabilities, provenance))
+    test_errors = {test_data.records[index].video_id: reason for index, reason in predictions.errors.items()}
     return FinetuneResult(
         protocol=eval_protocol.name,
         mode=config.mode,
@@ -144,14 +135,41 @@ def run_finetune(
         scores=compute_scores(predictions.probabilities, test_videos, seed=config.seed),
         best_epoch=progress.best_epoch,
         history=progress.history,
-        skipped=_skipped_videos(split_videos, progress.errors | unread),
+        skipped=_skipped_videos(split_videos, progress.errors | test_errors),
         num_shared_sources=num_shared,
         provenance={**provenance, "checkpoint": BEST},
     )
 
 
+@dataclass(frozen=True)
+class FinetuneData:
+    """Data sets of the subsets of a split."""
+
+    clips: Clips
+    split_videos: SplitVideos
+    subsets: FinetuneSubsets
+    eval_protocol: EvalProtocol
+
+    def training_clips(self, config: FinetuneConfig) -> ClipDataset:
+        """Return random, augmented clips of the subset `fit`."""
+        records = [self.split_videos.records[i] for i in self.subsets.fit]
+        return ClipDataset(self.clips, records, self.eval_protocol, seed=config.seed, augmentation=config.augmentation)
+
+    def validation_videos(self) -> VideoDataset | None:
+        """Return the center window of the videos of `val`; None if there are none."""
+        one_window = self.eval_protocol.model_copy(update={"name": "clean", "num_windows": 1})
+        return dataclasses.replace(self, eval_protocol=one_window).videos("val") if self.subsets.val else None
+
+    def videos(self, subset: Literal["fit", "val", "test"], *, num_crops: int = 1) -> VideoDataset:
+        """Return all windows and crops of the videos of `fit`, `val` or `test`."""
+        indices: list[int] = getattr(self.subsets, subset)
+        records = [self.split_videos.records[i] for i in indices]
+        subsets = [self.split_videos.subsets[i] for i in indices]
+        return VideoDataset(self.clips, records, subsets, self.eval_protocol, num_crops=num_crops)
+
+
 def choose_subsets(videos: VideoTable, config: FinetuneConfig, *, query: str = "test") -> FinetuneSubsets:
-    """Test is the query subset; of the training subset some sources are for choosing. Test is never looked at."""
+    """Return the query subset as test, and the training subset split by source into fit and val."""
     fraction = config.val_fraction or VAL_FRACTION
     test = subset_indices(videos, query, val_fraction=fraction, seed=config.seed)
     train = subset_indices(videos, "fit" if query == "val" else "train", val_fraction=fraction, seed=config.seed)
@@ -164,7 +182,7 @@ def choose_subsets(videos: VideoTable, config: FinetuneConfig, *, query: str = "
 def _finetuned_metadata(
     metadata: EncoderMetadata, eval_protocol: EvalProtocol, config: FinetuneConfig
 ) -> EncoderMetadata:
-    """The metadata of the encoder after this training."""
+    """Return the metadata of the trained encoder."""
     updates = {
         "modality": eval_protocol.modality,
         "input_size": (eval_protocol.length, eval_protocol.size, eval_protocol.size),
@@ -172,15 +190,6 @@ def _finetuned_metadata(
         "trained": f"{metadata.trained}; then {config.mode} on labels",
     }
     return metadata.model_copy(update=updates)
-
-
-def _make_dataset(
-    clips: Clips, split_videos: SplitVideos, indices: list[int], eval_protocol: EvalProtocol, num_crops: int
-) -> VideoDataset | None:
-    if not indices:
-        return None
-    records, subsets = [split_videos.records[i] for i in indices], [split_videos.subsets[i] for i in indices]
-    return VideoDataset(clips, records, subsets, eval_protocol, num_crops=num_crops)
 
 
 def _build_provenance(
@@ -214,7 +223,7 @@ def _build_provenance(
 
 
 def _skipped_videos(split_videos: SplitVideos, errors: dict[str, str]) -> list[tuple[str, str, str]]:
-    """All videos of the split that were skipped, with the reason."""
+    """Return id, subset and reason of all skipped videos of the split."""
     subset_of = {
         record.video_id: subset for record, subset in zip(split_videos.records, split_videos.subsets, strict=True)
     }

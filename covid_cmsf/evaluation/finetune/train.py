@@ -1,4 +1,4 @@
-"""Training a classifier on clips, epoch by epoch; a killed training continues after its last whole epoch."""
+"""Train a classifier on clips; a killed training resumes after its last complete epoch."""
 
 # B batch, C channels, T frames, H W pixels
 
@@ -34,17 +34,17 @@ LAST, BEST = "last.pt", "best.pt"
 
 @dataclass
 class TrainProgress:
-    """How far a training is. `history` has loss and accuracies in percent, one entry an epoch."""
+    """State of a training. `history` has loss and accuracies in percent, one entry per epoch."""
 
     epoch: int = 0
     best_epoch: int = -1
     best_accuracy: float = -1.0
     history: list[dict[str, float]] = field(default_factory=list)
-    errors: dict[str, str] = field(default_factory=dict)  # id of a video that could not be read: reason
+    errors: dict[str, str] = field(default_factory=dict)  # {id of a video that could not be read: reason}
 
 
 class ClipTrainer:
-    """A network in training and everything that its next epoch depends on, kept in `folder`."""
+    """Trains a network; everything that the next epoch depends on is saved in `folder`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ClipTrainer:
         self.progress = TrainProgress()
 
     def run(self, on_epoch: Callable[[], None] = lambda: None) -> TrainProgress:
-        """Trains to the end and leaves the network as it was in the best epoch (the last one, without validation)."""
+        """Train all epochs and load the weights of the best one (without validation: the last one)."""
         self._resume_()
         for _ in range(self.progress.epoch):
             on_epoch()
@@ -78,7 +78,7 @@ class ClipTrainer:
         return self.progress
 
     def _train_epoch_(self, loader: ClipLoader) -> None:
-        """One epoch, its validation, and the files after it."""
+        """Train one epoch, validate, and save."""
         progress, epoch = self.progress, self.progress.epoch
         lr = self.config.lr_at(epoch)
         for group in self.optimizer.param_groups:
@@ -86,17 +86,17 @@ class ClipTrainer:
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(1_000_003 * (self.config.seed + 1) + epoch)  # dropout
-            losses, num_correct, num_seen = [], 0, 0
+            losses, num_correct, num_samples = [], 0, 0
             self.network.train()
             for batch in loader.epoch(epoch):
                 loss, predictions, labels = self._train_step_(batch)
                 losses.append(loss)
-                num_correct, num_seen = num_correct + int((predictions == labels).sum()), num_seen + len(labels)
+                num_correct, num_samples = num_correct + int((predictions == labels).sum()), num_samples + len(labels)
         entry = {
             "epoch": epoch,
             "lr": lr,
             "loss": sum(losses) / len(losses),
-            "train": 100 * num_correct / max(num_seen, 1),
+            "train": 100 * num_correct / max(num_samples, 1),
         }
         if self.val is not None:
             entry["val"] = self._validate()
@@ -108,7 +108,7 @@ class ClipTrainer:
         self._save()
 
     def _train_step_(self, batch: Sequence[ClipSample]) -> tuple[float, Tensor, Tensor]:
-        """Loss, answers and labels of a batch; clips that could not be read are left out of it and noted."""
+        """Take one step; return loss, predictions and labels. Clips that could not be read are skipped and recorded."""
         errors = {self.data.records[clip.video].video_id: clip.error for clip in batch if clip.error}
         self.progress.errors |= errors
         readable = [clip for clip in batch if not clip.error]
@@ -117,15 +117,15 @@ class ClipTrainer:
         views = torch.stack([self.data.to_view(clip, self._device) for clip in readable])
         labels = torch.tensor([clip.label for clip in readable], device=self._device)
         with autocast(self.config.precision, self._device):
-            scores = self.network(views)
-        loss = F.cross_entropy(scores.float(), labels)
+            logits = self.network(views)
+        loss = F.cross_entropy(logits.float(), labels)
         value = loss.item()
         if not math.isfinite(value):
-            raise RuntimeError(f"the loss is {value} in epoch {self.progress.epoch}: a smaller lr may help")
+            raise RuntimeError(f"the loss is {value} in epoch {self.progress.epoch}: try a smaller lr")
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        return value, scores.argmax(1), labels
+        return value, logits.argmax(1), labels
 
     def _validate(self) -> float:
         assert self.val is not None
@@ -140,7 +140,7 @@ class ClipTrainer:
         save_checkpoint(self.folder / LAST, {**values, "fingerprint": self._fingerprint})
 
     def _resume_(self) -> None:
-        """Takes up what lies in the folder, if it is a training of exactly this kind."""
+        """Load the last checkpoint of the folder; FileExistsError if it belongs to another training."""
         path = self.folder / LAST
         if not path.is_file():
             return
@@ -148,9 +148,9 @@ class ClipTrainer:
         if values.get("fingerprint") != self._fingerprint:
             raise FileExistsError(
                 f"{self.folder} holds a training with other settings, weights or clips; "
-                "name another folder, or --force to begin anew"
+                "give another folder, or --force to start again"
             )
         load_classifier_state_(self.network, values)
         self.optimizer.load_state_dict(values["optimizer"])
         self.progress = TrainProgress(**values["progress"])
-        logger.info("continuing %s after epoch %d of %d", self.folder, self.progress.epoch, self.config.epochs)
+        logger.info("resuming %s after epoch %d of %d", self.folder, self.progress.epoch, self.config.epochs)

@@ -1,9 +1,11 @@
-"""Linear probe on features: how well does a linear classifier on the frozen encoder tell the classes apart?
+"""Linear probes: accuracy of a linear classifier on frozen features.
 
-`clean` fits logistic regression to its optimum; how strongly weights are penalized is chosen on a validation subset of
-the training sources. `coclr` repeats the recipe of Han et al. (see `coclr_probe`), and the probe `compress` that of
-MSF and CMSF for images (see `compress_probe`).
+Protocol `clean` fits logistic regression to its optimum, with a penalty that is selected on a validation subset of the
+training sources. Protocol `coclr` repeats the probe of Han et al. (`train_coclr_probe`). The probe `compress` is that
+of MSF and CMSF for images (`train_compress_probe`).
 """
+
+# N videos or images, D feature, C classes
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,17 +23,14 @@ from covid_cmsf.evaluation.results import Scores, compute_scores
 from covid_cmsf.evaluation.retrieval import gallery_and_query_indices, shared_sources
 from covid_cmsf.models import Classifier
 
-# N videos, D feature, C classes
-
-
 PENALTIES = tuple(10 ** (exponent / 2) for exponent in range(2, -9, -1))  # 10 to 1e-4
-EPSILON = 1e-5  # added to variances, as batch norm does
+EPSILON = 1e-5  # added to variances, as in batch norm
 PROBES = ("protocol", "compress")
 
 
 @dataclass(frozen=True)
 class LinearResult:
-    """The accuracy of a linear probe. Of protocol coclr it is the last epoch's; its authors print `best_on_test`.
+    """Scores of the probe. Protocol coclr: of the last epoch; its authors report `best_on_test`.
 
     Example:
         >>> result = cc.evaluate_linear(cc.load_features("rgb.safetensors"))
@@ -40,22 +39,22 @@ class LinearResult:
     """
 
     protocol: str
-    gallery: str  # the subset that was learned from
-    query: str  # the subset that was tested on
+    gallery: str  # training subset
+    query: str  # test subset
     num_gallery: int
     scores: Scores
     penalty: float | None = None
-    val_accuracy: dict[str, float] = field(default_factory=dict)  # of each penalty
-    best_on_test: float | None = None  # largest test accuracy of any epoch: chosen by looking at the test set
+    val_accuracy: dict[str, float] = field(default_factory=dict)  # {penalty: percent}
+    best_on_test: float | None = None  # largest test accuracy of any epoch: selected on the test set
     best_epoch: int | None = None
     num_shared_sources: int = 0
-    probe: str = "protocol"  # that of the protocol, or compress
+    probe: str = "protocol"  # protocol or compress
     features: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class TrainedProbe:
-    """A trained probe's answers for the test subset, and how it came about."""
+    """Test probabilities of a trained probe; `details` are fields of `LinearResult`."""
 
     probabilities: Tensor  # (N, C)
     details: dict[str, Any]
@@ -72,7 +71,7 @@ def evaluate_linear(
     penalties: Sequence[float] = PENALTIES,
     probe: str = "protocol",
 ) -> LinearResult:
-    """Train a linear probe on `gallery` and return its accuracy and confusion matrix on `query`.
+    """Train a probe on the subset `gallery` and test it on `query`.
 
     Example:
         >>> result = cc.evaluate_linear(cc.load_features("rgb.safetensors"))
@@ -106,63 +105,64 @@ def train_probe(
     penalties: Sequence[float] = PENALTIES,
     probe: str = "protocol",
 ) -> TrainedProbe:
-    """Learns on the rows `learn` by the features' protocol or by CompRess's; the answers are for the rows `test`."""
-    rows, videos = features.features, features.videos
+    """Train on `train_indices` by the protocol of the features or by CompRess; predict `test_indices`."""
+    values, videos = features.features, features.videos
     num_classes = len(videos.class_names)
     if probe == "compress":
-        return TrainedProbe(
-            train_compress_probe(
-                rows[train_indices], videos.labels[train_indices], rows[test_indices], num_classes, seed=seed
-            ),
-            {},
+        probabilities = train_compress_probe(
+            values[train_indices], videos.labels[train_indices], values[test_indices], num_classes, seed=seed
         )
+        return TrainedProbe(probabilities, {})
     if features.protocol == "coclr":
         labels = videos.labels
         trained = train_coclr_probe(
-            rows[train_indices], labels[train_indices], rows[test_indices], labels[test_indices], num_classes, seed=seed
+            values[train_indices],
+            labels[train_indices],
+            values[test_indices],
+            labels[test_indices],
+            num_classes,
+            seed=seed,
         )
         return TrainedProbe(
             trained.probabilities, {"best_on_test": trained.best_on_test, "best_epoch": trained.best_epoch}
         )
     penalty, accuracy = choose_penalty(
-        rows[train_indices], videos.take(train_indices), penalties, val_fraction=val_fraction, seed=seed
+        values[train_indices], videos.take(train_indices), penalties, val_fraction=val_fraction, seed=seed
     )
-    train_features, test_features = standardize(rows[train_indices], rows[train_indices], rows[test_indices])
+    train_features, test_features = standardize(values[train_indices], values[train_indices], values[test_indices])
     classifier = fit_logistic(train_features, videos.labels[train_indices], penalty)
     details = {"penalty": penalty, "val_accuracy": {f"{one:.4g}": value for one, value in accuracy.items()}}
     return TrainedProbe(classifier.probabilities(test_features, num_classes), details)
 
 
 def choose_penalty(
-    rows: Tensor, videos: VideoTable, penalties: Sequence[float], *, val_fraction: float, seed: int
+    features: Tensor, videos: VideoTable, penalties: Sequence[float], *, val_fraction: float, seed: int
 ) -> tuple[float, dict[float, float]]:
-    """The penalty with the best accuracy on a validation subset of these videos' sources (of equals the strongest)."""
+    """Return the penalty with the best validation accuracy (ties: the largest), and {penalty: percent}.
+
+    The validation subset is cut from the sources of `videos`; `features` is (N, D).
+    """
     fit, val = split_fit_val(videos, val_fraction=val_fraction, seed=seed)
-    fit_features, val_features = standardize(rows[fit], rows[fit], rows[val])
+    fit_features, val_features = standardize(features[fit], features[fit], features[val])
     accuracy: dict[float, float] = {}
-    classifier_so_far: Logistic | None = None
+    classifier: Logistic | None = None
     for penalty in sorted(penalties, reverse=True):
-        classifier_so_far = fit_logistic(fit_features, videos.labels[fit], penalty, init=classifier_so_far)
-        predictions = classifier_so_far.probabilities(val_features, len(videos.class_names)).argmax(1)
+        classifier = fit_logistic(fit_features, videos.labels[fit], penalty, init=classifier)  # warm start
+        predictions = classifier.probabilities(val_features, len(videos.class_names)).argmax(1)
         accuracy[penalty] = 100 * float((predictions == videos.labels[val]).double().mean())
     return max(accuracy, key=lambda penalty: (accuracy[penalty], penalty)), accuracy
 
 
 def standardize(reference: Tensor, *sets: Tensor) -> list[Tensor]:
-    """Each set minus the reference's mean, over its standard deviation, dimension by dimension, in float64."""
+    """Standardize each (N, D) tensor by the mean and standard deviation of `reference`, in float64."""
     mean = reference.double().mean(0)
     std = (reference.double().var(0, correction=0) + EPSILON).sqrt()
-    return [(rows.double() - mean) / std for rows in sets]
+    return [(values.double() - mean) / std for values in sets]
 
 
-# The linear probe of Han et al. (2020), `feature_linear_probe.py`, as their README runs it.
-#
-# Batch norm and a linear layer on stored features; SGD with momentum 0.9, lr 1.0 (a tenth of it from epochs 60
-# and 80 on), weight decay 1e-3, batches of 1024, 100 epochs. Every 5 epochs they look at the test set, and the largest
-# accuracy that they see is what they print. We give that number under a name that says so, and the last epoch's.
-
-# N videos, D feature, C classes
-
+# The linear probe of Han et al. (2020), `feature_linear_probe.py`, with the options of their README: batch norm and a
+# linear layer on stored features; SGD with momentum 0.9, lr 1.0 (divided by 10 at epochs 60 and 80), weight decay 1e-3,
+# batch size 1024, 100 epochs. They test every 5 epochs and report the largest accuracy: here that is `best_on_test`.
 
 COCLR_LR, COCLR_MOMENTUM, COCLR_WEIGHT_DECAY = 1.0, 0.9, 1e-3
 COCLR_BATCH_SIZE, COCLR_EPOCHS, COCLR_MILESTONES, COCLR_TEST_INTERVAL = 1024, 100, (60, 80), 5
@@ -170,7 +170,7 @@ COCLR_BATCH_SIZE, COCLR_EPOCHS, COCLR_MILESTONES, COCLR_TEST_INTERVAL = 1024, 10
 
 @dataclass(frozen=True)
 class CoclrProbeResult:
-    """`probabilities` (N, C) are the last epoch's answers for the test rows."""
+    """Test probabilities (N, C) of the last epoch, and the best test accuracy in percent with its epoch."""
 
     probabilities: Tensor
     best_on_test: float
@@ -178,13 +178,13 @@ class CoclrProbeResult:
 
 
 def train_coclr_probe(
-    rows: Tensor, labels: Tensor, test_rows: Tensor, test_labels: Tensor, num_classes: int, *, seed: int = 0
+    features: Tensor, labels: Tensor, test_features: Tensor, test_labels: Tensor, num_classes: int, *, seed: int = 0
 ) -> CoclrProbeResult:
-    """Learns on (N, D) rows as they are: no centering, no scaling but the batch norm's."""
+    """Train on (N, D) features without centering; batch norm is the only normalization."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = Classifier(rows.shape[1], num_classes, batch_norm=True)
+        network = Classifier(features.shape[1], num_classes, batch_norm=True)
     optimizer = torch.optim.SGD(
         network.parameters(), lr=COCLR_LR, momentum=COCLR_MOMENTUM, weight_decay=COCLR_WEIGHT_DECAY
     )
@@ -192,73 +192,69 @@ def train_coclr_probe(
     for epoch in range(COCLR_EPOCHS):
         for group in optimizer.param_groups:
             group["lr"] = COCLR_LR * 0.1 ** sum(epoch >= milestone for milestone in COCLR_MILESTONES)
-        for batch in epoch_batches(len(rows), generator):
-            loss = F.cross_entropy(network.train()(rows[batch]), labels[batch])
+        for batch in epoch_batches(len(features), generator):
+            loss = F.cross_entropy(network.train()(features[batch]), labels[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         if epoch % COCLR_TEST_INTERVAL == 0:
-            correct = predict_probabilities(network, test_rows).argmax(1) == test_labels
+            correct = predict_probabilities(network, test_features).argmax(1) == test_labels
             accuracy = 100 * float(correct.double().mean())
             if accuracy >= best:
                 best, best_epoch = accuracy, epoch
-    return CoclrProbeResult(predict_probabilities(network, test_rows), best, best_epoch)
+    return CoclrProbeResult(predict_probabilities(network, test_features), best, best_epoch)
 
 
-def epoch_batches(num_rows: int, generator: torch.Generator) -> list[Tensor]:
-    """All rows in a random order, in batches; a last row by itself joins the batch before, for batch norm's sake."""
-    batches = list(torch.randperm(num_rows, generator=generator).split(COCLR_BATCH_SIZE))
+def epoch_batches(num_samples: int, generator: torch.Generator) -> list[Tensor]:
+    """Return shuffled batches of indices; a last batch of one joins the one before, because of batch norm."""
+    batches = list(torch.randperm(num_samples, generator=generator).split(COCLR_BATCH_SIZE))
     if len(batches) > 1 and len(batches[-1]) == 1:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches
 
 
 @torch.no_grad()
-def predict_probabilities(network: nn.Module, rows: Tensor) -> Tensor:
-    """(N, D) -> (N, C) probabilities, with the batch norm's running statistics."""
-    logits: Tensor = network.eval()(rows)
-    return logits.softmax(1)
+def predict_probabilities(network: nn.Module, features: Tensor) -> Tensor:
+    """Map (N, D) features to (N, C) probabilities in eval mode."""
+    return network.eval()(features).softmax(1)
 
 
-# The linear probe of CompRess (Koohpayegani et al. 2020), by which MSF and CMSF report ImageNet accuracy.
-#
-# Unit-length features, standardized by fixed means and unbiased variances of the training set, then one linear layer:
-# SGD with momentum 0.9, learning rate 0.01 (a tenth of it from epochs 15 and 30 on), weight decay 1e-4, batches of 256,
-# 40 epochs. On stored features here; `evaluate linear CHECKPOINT CLIPS --probe compress` learns from augmented images.
-
-# N images, D feature, C classes
-
+# The linear probe of CompRess (Koohpayegani et al. 2020), with which MSF and CMSF report ImageNet accuracy: unit-length
+# features, standardized by fixed means and unbiased variances of the training set, then one linear layer; SGD with
+# momentum 0.9, lr 0.01 (divided by 10 at epochs 15 and 30), weight decay 1e-4, batch size 256, 40 epochs. This one uses
+# stored features; `evaluate linear CHECKPOINT CLIPS --probe compress` trains on augmented images.
 
 COMPRESS_MOMENTUM = 0.9
 
 
-def train_compress_probe(rows: Tensor, labels: Tensor, test_rows: Tensor, num_classes: int, *, seed: int = 0) -> Tensor:
-    """(N, C) probabilities for the test rows after the last epoch. Rows (N, D) are scaled to unit length here."""
+def train_compress_probe(
+    features: Tensor, labels: Tensor, test_features: Tensor, num_classes: int, *, seed: int = 0
+) -> Tensor:
+    """Return the test probabilities (N, C) of the last epoch. Features (N, D) are scaled to unit length here."""
     config = PRESETS["compress"]
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = Classifier(rows.shape[1], num_classes, normalize=True, standardize=True)
-    network.set_statistics_(*feature_statistics(rows))
+        network = Classifier(features.shape[1], num_classes, normalize=True, standardize=True)
+    network.set_statistics_(*feature_statistics(features))
     optimizer = torch.optim.SGD(
         network.parameters(), lr=config.lr, momentum=COMPRESS_MOMENTUM, weight_decay=config.weight_decay
     )
     for epoch in range(config.epochs):
         for group in optimizer.param_groups:
             group["lr"] = config.lr_at(epoch)
-        for batch in torch.randperm(len(rows), generator=generator).split(config.batch_size):
-            loss = F.cross_entropy(network(rows[batch]), labels[batch])
+        for batch in torch.randperm(len(features), generator=generator).split(config.batch_size):
+            loss = F.cross_entropy(network(features[batch]), labels[batch])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
     with torch.no_grad():
-        logits: Tensor = network(test_rows)
-        return logits.softmax(1)
+        return network(test_features).softmax(1)
 
 
-def feature_statistics(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(D,) mean and (D,) unbiased variance of the rows (N, D) after each is scaled to unit length."""
-    unit = F.normalize(rows.double(), dim=1)
+def feature_statistics(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean (D,) and unbiased variance (D,) of (N, D) features after scaling each to unit length."""
+    unit = F.normalize(features.double(), dim=1)
     if len(unit) < 2:
-        raise ValueError("one row has no variance: the probe needs at least two to learn from")
+        raise ValueError(f"{len(unit)} training samples: a variance needs at least two")
     return unit.mean(0).float(), unit.var(0).float()

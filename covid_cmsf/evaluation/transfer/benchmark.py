@@ -1,4 +1,4 @@
-"""Several data sets, one encoder: the paper's row."""
+"""Transfer of one encoder to several data sets: a row of the paper's table."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ ProgressBar = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """`values`: percent of each data set, in the paper's order; `mean` is over these, as `mean_over` says."""
+    """`values`: percent per data set, in the paper's order; `mean_over` names the data sets of `mean`."""
 
     encoder: str
     values: dict[str, float]
@@ -36,8 +36,10 @@ class BenchmarkResult:
 
     @property
     def skipped(self) -> list[tuple[str, str, str]]:
-        """Images without a result, with their data set."""
-        return [(f"{one.dataset}: {name}", subset, why) for one in self.datasets for name, subset, why in one.skipped]
+        """Id, subset and reason of images without a result; ids have the data set in front."""
+        return [
+            (f"{one.dataset}: {name}", subset, reason) for one in self.datasets for name, subset, reason in one.skipped
+        ]
 
 
 def run_benchmark(
@@ -56,7 +58,7 @@ def run_benchmark(
     num_workers: int = 0,
     replace: bool = False,
 ) -> BenchmarkResult:
-    """Each data set in its own folder below `folder`; what is there already is not made again."""
+    """Evaluate every data set in its folder below `folder`; finished results are only read."""
     check_normalization(normalize)
     check_executor(executor)
     for one in opened:
@@ -84,7 +86,7 @@ def run_benchmark(
 
 
 def summarize_results(encoder: str, results: Sequence[TransferResult]) -> BenchmarkResult:
-    """One row: the ten in the paper's order, then others, and the mean of those that were asked for."""
+    """Sort results in the paper's order, other data sets last, and compute their mean."""
     order = [*DATASETS, *(one.dataset for one in results if one.dataset not in DATASETS)]
     results = sorted(results, key=lambda one: order.index(one.dataset))
     values = {one.dataset: one.value for one in results}
@@ -98,14 +100,14 @@ def summarize_results(encoder: str, results: Sequence[TransferResult]) -> Benchm
 
 
 def benchmark_table(result: BenchmarkResult) -> RenderableType:
-    """The paper's row, then what should be known about it."""
+    """Return the paper's row, with notes on metrics and incomplete data sets."""
     columns = [DATASETS[name].column if name in DATASETS else name for name in result.values]
     table = Table("", *map(escape, columns), "Mean", title="Transfer, percent")
     table.add_row(result.encoder, *(f"{value:.1f}" for value in result.values.values()), f"{result.mean:.1f}")
     classes = [name for one, name in zip(result.datasets, columns, strict=True) if one.metric == "mean_per_class"]
-    notes = [f"Mean: of {escape(result.mean_over)}"]
+    notes = [f"Mean over {escape(result.mean_over)}"]
     if classes:
-        notes.append(f"{escape(', '.join(classes))}: mean of the classes' accuracies; the others: top-1")
+        notes.append(f"{escape(', '.join(classes))}: mean per-class accuracy; the others: top-1")
     for one in result.datasets:
         notes += [f"[yellow]{escape(one.dataset)}: {escape(difference)}[/]" for difference in one.differences]
     return Group(table, *notes)

@@ -1,9 +1,9 @@
-"""The ten data sets of Table A2: sizes, metric, and how val is cut.
+"""The ten data sets of Table A2: sizes, metric, and how images are split into train, val and test.
 
-Two things that the appendix leaves unclear were settled by its own numbers. Caltech-101: the text calls 30 random
-images a category the test set, but the sizes only fit 30 as train and val (25 + 5) with the rest as test, over all 102
-folders, background included (102 * 25 = 2550, 102 * 5 = 510, 9144 - 3060 = 6084). And 20% of a class is rounded to the
-nearest whole number: rounding down cannot reach the 1635 of Cars, rounding up would exceed it by far.
+Two points that the appendix leaves open follow from its sizes. Caltech-101: the text calls 30 random images per
+category the test set, but the sizes only fit 30 as train and val (25 + 5) with the rest as test, over all 102 folders,
+background included (102 * 25 = 2550, 102 * 5 = 510, 9144 - 3060 = 6084). And 20% of a class is rounded to the nearest
+integer: rounding down gives fewer than the 1635 of Cars, rounding up many more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,18 +15,18 @@ import numpy as np
 Metric = Literal["top1", "mean_per_class"]
 METRICS: tuple[Metric, ...] = ("top1", "mean_per_class")
 SUBSETS = ("train", "val", "test")
-SourceSplits = Mapping[str, Mapping[str, Any]]  # the constructor's arguments for each piece that torchvision hands out
+SourceSplits = Mapping[str, Mapping[str, Any]]  # {subset of torchvision: arguments of its constructor}
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How many images of each class become val.
+    """How many images per class are val.
 
-    `val` None: the data set brings its own. `num_trainval`: of a data set without a test set, so many images of
-    each class are drawn for train and val together, and the rest is test.
+    `val` None: the data set has a val subset. `num_trainval`, for a data set without a test subset: images per class
+    that are drawn for train and val together; the rest is test.
     """
 
-    val: int | float | None  # a number, or a share of the class
+    val: int | float | None  # a number, or a fraction of the class
     num_trainval: int | None = None
 
 
@@ -35,24 +35,24 @@ class TransferDataset:
     """A row of Table A2."""
 
     name: str  # on the command line
-    column: str  # in the paper's tables
+    column: str  # header in the paper's tables
     torchvision: str  # class in torchvision.datasets
     folder: str  # below the root
-    contents: str  # what must lie in the folder
+    contents: str  # content of the folder, for error messages
     num_classes: int
     sizes: tuple[int, int, int]  # train, val, test
     metric: Metric
     rule: SplitRule
     source_splits: SourceSplits
-    labels: str = "_labels"  # the attribute with the label of every image
+    labels: str = "_labels"  # attribute of the torchvision data set with the labels
 
 
 TRAIN_TEST: SourceSplits = {"train": {"split": "train"}, "test": {"split": "test"}}
 TRAINVAL: SourceSplits = {"train": {"split": "trainval"}, "test": {"split": "test"}}
 TRAIN_VAL_TEST: SourceSplits = {subset: {"split": subset} for subset in SUBSETS}
 TRAIN_FLAG: SourceSplits = {"train": {"train": True}, "test": {"train": False}}
-FROM_LISTS: SourceSplits = {"train": {}, "test": {}}  # SUN397: see `sun397`
-UNSPLIT: SourceSplits = {"all": {}}  # Caltech-101: see `opening`
+FROM_LISTS: SourceSplits = {"train": {}, "test": {}}  # SUN397: see `open_sun397`
+UNSPLIT: SourceSplits = {"all": {}}  # Caltech-101: see `open_torchvision`
 
 # fmt: off
 TABLE_A2 = (
@@ -69,7 +69,7 @@ TABLE_A2 = (
                     196, (6509, 1635, 8041), "top1", SplitRule(0.2), TRAIN_TEST, "_samples"),
     TransferDataset("aircraft", "Air", "FGVCAircraft", "fgvc-aircraft-2013b", "data/",
                     100, (5367, 1300, 3333), "mean_per_class", SplitRule(0.2), TRAINVAL),
-    TransferDataset("dtd", "DTD", "DTD", "dtd", "dtd/ with images/ and labels/",  # torchvision takes partition 1
+    TransferDataset("dtd", "DTD", "DTD", "dtd", "dtd/ with images/ and labels/",  # torchvision uses partition 1
                     47, (1880, 1880, 1880), "top1", SplitRule(None), TRAIN_VAL_TEST),
     TransferDataset("pets", "Pets", "OxfordIIITPet", "oxford-iiit-pet", "images/ and annotations/",
                     37, (2940, 740, 3669), "mean_per_class", SplitRule(20), TRAINVAL),
@@ -83,7 +83,7 @@ DATASETS = {dataset.name: dataset for dataset in TABLE_A2}
 
 
 def size_differences(dataset: TransferDataset, sizes: Mapping[str, int]) -> list[str]:
-    """One sentence for each subset whose size is not that of Table A2; none for a whole copy."""
+    """Describe each subset whose size differs from Table A2."""
     expected = dict(zip(SUBSETS, dataset.sizes, strict=True))
     return [
         f"{subset} has {sizes.get(subset, 0)} images, Table A2 has {expected[subset]}"
@@ -92,15 +92,15 @@ def size_differences(dataset: TransferDataset, sizes: Mapping[str, int]) -> list
     ]
 
 
-# Which images are train, val and test. Draws are stratified; they follow from ids and seed, not from row order.
-
-
 def split_images(
     ids: Sequence[str], labels: Sequence[int], source_splits: Sequence[str], rule: SplitRule, *, seed: int = 0
 ) -> dict[str, str]:
-    """{id: train, val or test}. `pieces` says where each image stands in the data set: train, val, test or all."""
+    """Return {id: train, val or test}, stratified; it depends on ids and seed, not on the order of the images.
+
+    `source_splits` has the subset of each image in the original data set: train, val, test or all.
+    """
     if len(set(ids)) != len(ids):
-        raise ValueError("an image stands there twice")
+        raise ValueError("an image is listed twice")
     subsets = dict(zip(ids, source_splits, strict=True))
     expected = set(SUBSETS) if rule.val is None else {"all"} if rule.num_trainval is not None else {"train", "test"}
     if set(source_splits) != expected:
@@ -115,7 +115,7 @@ def split_images(
         num_trainval = len(members) if rule.num_trainval is None else rule.num_trainval
         needed = num_val + 1 if rule.num_trainval is None else num_trainval + 1
         if len(members) < needed:
-            raise ValueError(f"class {label} has {len(members)} images to draw from; the split needs {needed} at least")
+            raise ValueError(f"class {label} has {len(members)} images; the split needs at least {needed}")
         subsets |= dict.fromkeys(shuffled[:num_val], "val")
         subsets |= dict.fromkeys(shuffled[num_val:num_trainval], "train")
         subsets |= dict.fromkeys(shuffled[num_trainval:], "test")
@@ -123,7 +123,7 @@ def split_images(
 
 
 def _by_class(ids: Sequence[str], labels: Sequence[int], source_splits: Sequence[str]) -> dict[int, list[str]]:
-    """The images that may be drawn (all that are not in a test set), by label, each class sorted by id."""
+    """Return {label: ids} of the images outside of the test set, sorted by id."""
     classes: dict[int, list[str]] = {}
     for image, label, source_split in sorted(zip(ids, labels, source_splits, strict=True)):
         if source_split != "test":

@@ -1,4 +1,4 @@
-"""One data set: features -> search on val -> retrained on train + val -> test -> result.json."""
+"""Transfer to one data set: features -> search on val -> retrained on train + val -> test -> result.json."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ KIND = "transfer"
 
 @dataclass(frozen=True)
 class TransferResult:
-    """`value` is the result: `metric` on test, in percent. Everything else says how it came about."""
+    """Result of one data set; `value` is `metric` on test, in percent."""
 
     dataset: str
     metric: Metric
@@ -38,10 +38,10 @@ class TransferResult:
     mean_per_class: float
     val_value: float  # `metric` on val, before retraining
     hyperparameters: dict[str, float]
-    sizes: dict[str, int]  # rows of each subset
+    sizes: dict[str, int]  # {subset: number of images}
     normalize: str
     num_trials: int
-    num_diverged: int  # of the trials
+    num_diverged: int  # trials
     num_skipped_trials: int  # better on val, but diverged on train + val
     seed: int
     executor: str
@@ -67,10 +67,10 @@ def evaluate_transfer(
     differences: tuple[str, ...] = (),
     on_trial: Callable[[], None] = lambda: None,
 ) -> TransferResult:
-    """Any features with the subsets train, val and test. `folder` gets trials.journal and result.json.
+    """Evaluate features with the subsets train, val and test; write trials.journal and result.json to `folder`.
 
-    A finished result of the same features and options is only read; a killed search continues; trials of other
-    features are a FileExistsError unless `replace`.
+    A finished result of the same features and options is only read; a killed search is resumed; trials of other
+    features are a FileExistsError unless `replace`. `on_trial` is called after every trial.
     """
     options = {"features": features.provenance.fingerprint, "metric": metric, "normalize": normalize, "seed": seed}
     fingerprint = compute_fingerprint(options)
@@ -118,22 +118,22 @@ def evaluate_transfer(
 def retrain_best(
     trials: list[Trial], train: LabeledFeatures, *, num_classes: int, device: torch.device | str
 ) -> tuple[Trial, LinearClassifier]:
-    """The best trial and a classifier that learned these rows with its setting; one that diverges is passed over."""
+    """Return the best trial that does not diverge on `train`, and its classifier."""
     for trial in trials:
         try:
             return trial, fit_classifier(train, trial.hyperparameters, num_classes=num_classes, device=device)
         except NotFiniteError as error:
-            logger.warning("the best setting diverges on train + val; the next best is taken (%s)", error)
-    raise RuntimeError("every setting that was tried diverges on train + val")
+            logger.warning("the best hyper-parameters diverge on train + val; using the next best (%s)", error)
+    raise RuntimeError("all trials diverge on train + val")
 
 
 def _load_finished(path: Path, fingerprint: str, num_trials: int) -> TransferResult | None:
-    """The result in the file if it is the one that was asked for."""
+    """Return the result in the file if it has this fingerprint and number of trials."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         if values.pop("kind") != KIND or (values["fingerprint"], values["num_trials"]) != (fingerprint, num_trials):
             return None
         values["skipped"] = [tuple(entry) for entry in values["skipped"]]
         return TransferResult(**values)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):  # none, or not one of ours: it is made anew
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # no result, or an incomplete one: compute it
         return None

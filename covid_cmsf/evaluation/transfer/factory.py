@@ -1,4 +1,7 @@
-"""SUN397, split 1. torchvision knows the images but no split, so the official lists are read: 50 + 50 a class."""
+"""Open the ten data sets of Table A2 from torchvision's folders, or a folder with train/, val/ and test/.
+
+Images are clips of one frame, so that everything that reads clips reads them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +33,7 @@ LISTS_URL = "https://vision.princeton.edu/projects/2010/SUN/download/Partitions.
 
 
 class ListedImages:
-    """Images of a list. A file that is missing is an error when it is read, not before: its row stays visible."""
+    """Images of a list of files; a missing file is an error when it is read, so that it is reported as skipped."""
 
     def __init__(self, files: Sequence[Path], labels: Sequence[int], classes: Sequence[str]) -> None:
         self.files, self.labels, self.classes = list(files), list(labels), list(classes)
@@ -44,18 +47,21 @@ class ListedImages:
 
 
 def open_sun397(root: Path) -> dict[str, ListedImages]:
-    """The pieces train and test of split 1; FileNotFoundError says which list is missing and where it comes from."""
+    """Open train and test of SUN397, split 1, from its official lists (50 + 50 images per class).
+
+    torchvision has no split of SUN397.
+    """
     folder = root / "SUN397"
     names = folder / "ClassName.txt"
     if not names.is_file():
-        raise FileNotFoundError(f"no file {names}; it is subset of SUN397.tar.gz")
+        raise FileNotFoundError(f"there is no file {names}; it is part of SUN397.tar.gz")
     classes = [line.strip() for line in names.read_text().splitlines() if line.strip()]  # /a/abbey
     lists = {source_split: _find_list(root, name) for source_split, name in LIST_FILES.items()}
     return {source_split: _read_list(folder, path, classes) for source_split, path in lists.items()}
 
 
 def _find_list(root: Path, name: str) -> Path:
-    """Beside the classes, beside the folder, or in `Partitions` at either place."""
+    """Find a list in SUN397/ or `root`, or in the folder `Partitions` of either."""
     folders = [root / "SUN397", root / "SUN397" / "Partitions", root, root / "Partitions"]
     for candidate in folders:
         if (candidate / name).is_file():
@@ -66,7 +72,7 @@ def _find_list(root: Path, name: str) -> Path:
 
 
 def _read_list(folder: Path, path: Path, classes: Sequence[str]) -> ListedImages:
-    """Lines are /a/abbey/sun_aaalbzqrimafwbiv.jpg; the class is the path without the file."""
+    """Read lines such as /a/abbey/sun_aaalbzqrimafwbiv.jpg; the class is the path without the file."""
     label_of = {name: number for number, name in enumerate(classes)}
     files, labels = [], []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -80,17 +86,15 @@ def _read_list(folder: Path, path: Path, classes: Sequence[str]) -> ListedImages
     return ListedImages(files, labels, [name.lstrip("/").partition("/")[2] for name in classes])
 
 
-# Images of a torchvision data set as clips of one frame, so that everything that reads clips reads them.
-
-# H W pixels
-
-
 class DatasetImages(Images):
-    """One record an image: `train/000012` is image 12 of the piece `train`. Its split is called "1".
+    """Images of a torchvision data set, with one split named "1".
 
-    `pieces`: for each name something that gives (PIL image, label) by number. `labels`: the labels of each piece, known
-    without reading pictures. `files`: where given, the picture of every number; its bytes are hashed, so that features
-    of other pictures under the same name are noticed. Worker processes get a pickled copy.
+    The id `train/000012` is image 12 of the source split `train`. Worker processes get a pickled copy.
+
+    Args:
+        source_splits: {name: data set that maps an index to (PIL image, label)}.
+        labels: {name: labels}, known without reading images.
+        files: {name: paths}; if given, files are hashed, so that a changed image changes the fingerprint of the clips.
     """
 
     def __init__(
@@ -128,25 +132,22 @@ class DatasetImages(Images):
         }
 
     def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
-        """(H, W, 3). ValueError or OSError if it is damaged."""
+        """Return the image (H, W, 3); ValueError or OSError if it is damaged."""
         source_split, number = record.video_id.split("/")
         try:
             return np.asarray(self._source_splits[source_split][int(number)][0].convert("RGB"))
-        except (SyntaxError, Image.DecompressionBombError) as error:  # what Pillow says of broken and of absurd files
+        except (SyntaxError, Image.DecompressionBombError) as error:  # Pillow, for broken and for huge files
             raise ValueError(f"{record.video_id}: {error}") from None
 
     def sizes(self) -> dict[str, int]:
-        """How many images each subset has."""
+        """Return {subset: number of images}."""
         subsets = list(self.splits[SPLIT].values())
         return {subset: subsets.count(subset) for subset in sorted(set(subsets))}
 
 
-# Opening the ten data sets where torchvision keeps them, or a folder of the user's own with train/, val/ and test/.
-
-
 @dataclass(frozen=True)
 class OpenedDataset:
-    """`differences`: where its subsets do not have the sizes of Table A2. `column` heads it in the table."""
+    """A data set with its metric; `differences` describes subsets whose sizes differ from Table A2."""
 
     name: str
     column: str
@@ -156,7 +157,7 @@ class OpenedDataset:
 
 
 def open_datasets(names: Sequence[str], root: Path, *, seed: int = 0, download: bool = False) -> list[OpenedDataset]:
-    """All of them, or one error that names every one that cannot be opened and why."""
+    """Open all data sets; FileNotFoundError names every one that cannot be opened, with the reason."""
     errors: list[str] = []
     opened: list[OpenedDataset] = []
     for name in names:
@@ -173,19 +174,19 @@ def open_datasets(names: Sequence[str], root: Path, *, seed: int = 0, download: 
         raise FileNotFoundError("; ".join(errors))
     opened_names = [one.name for one in opened]
     if duplicates := sorted({name for name in opened_names if opened_names.count(name) > 1}):
-        raise ValueError(f"two data sets are called {', '.join(duplicates)}; results need one folder each")
+        raise ValueError(f"data sets with the same name: {', '.join(duplicates)}; results need one folder each")
     return opened
 
 
 def is_path(name: str) -> bool:
-    """Whether this means a folder of the user's own."""
+    """Whether `name` is a folder rather than the name of a data set."""
     return "/" in name or "\\" in name
 
 
 def open_torchvision(dataset: TransferDataset, root: Path, seed: int = 0, download: bool = False) -> OpenedDataset:
-    """One of the ten below `root`, cut into train, val and test."""
+    """Open one of the ten data sets below `root`, split into train, val and test."""
     if not root.is_dir():
-        raise NotADirectoryError(f"no folder {root} with the data sets; --root names it")
+        raise NotADirectoryError(f"there is no folder {root}; --root is the folder of the data sets")
     if not download and not (root / dataset.folder).is_dir():
         raise FileNotFoundError(
             f"{dataset.name}: no folder {root / dataset.folder} (with {dataset.contents}){_download_hint(dataset)}"
@@ -194,10 +195,10 @@ def open_torchvision(dataset: TransferDataset, root: Path, seed: int = 0, downlo
         raise ValueError(f"{dataset.name}: torchvision needs SciPy for its .mat files: pip install scipy")
     try:
         source_splits = _source_splits(dataset, root, download)
-    except (RuntimeError, FileNotFoundError) as error:  # torchvision says RuntimeError when files are missing
+    except (RuntimeError, FileNotFoundError) as error:  # torchvision raises RuntimeError for missing files
         message = str(error).split(" You can use download=True")[0] + ("" if download else _download_hint(dataset))
         raise FileNotFoundError(
-            f"{dataset.name}: {root / dataset.folder} is not whole (it needs {dataset.contents}): {message}"
+            f"{dataset.name}: {root / dataset.folder} is incomplete (it needs {dataset.contents}): {message}"
         ) from None
     classes = _class_names(dataset.name, source_splits)
     labels = {
@@ -211,10 +212,10 @@ def open_torchvision(dataset: TransferDataset, root: Path, seed: int = 0, downlo
 
 
 def open_folder(folder: Path) -> OpenedDataset:
-    """Pictures in <subset>/<class>/; the metric is top-1."""
+    """Open images in <subset>/<class>/; the metric is top-1."""
     for subset in SUBSETS:
         if not (folder / subset).is_dir():
-            raise FileNotFoundError(f"no folder {folder / subset}; a data set of your own needs {', '.join(SUBSETS)}")
+            raise FileNotFoundError(f"no folder {folder / subset}; a folder of images needs {', '.join(SUBSETS)}")
     source_splits = {subset: ImageFolder(folder / subset) for subset in SUBSETS}
     labels = {subset: data.targets for subset, data in source_splits.items()}
     files = {subset: [path for path, _ in data.samples] for subset, data in source_splits.items()}
@@ -228,7 +229,7 @@ def open_folder(folder: Path) -> OpenedDataset:
 
 
 def _source_splits(dataset: TransferDataset, root: Path, download: bool) -> dict[str, Any]:
-    """What torchvision hands out, by the name of the piece."""
+    """Return {name: data set} as torchvision splits it."""
     dataset_class = getattr(torchvision_datasets, dataset.torchvision)
     if dataset.name == "sun397":
         if download:
@@ -237,7 +238,7 @@ def _source_splits(dataset: TransferDataset, root: Path, download: bool) -> dict
     if dataset.name == "caltech101":
         if download:
             dataset_class(root, download=True)
-        # torchvision's class leaves the background out; Table A2 counts its folder (see `datasets`).
+        # torchvision's class omits the background folder; Table A2 counts it (see `datasets`).
         return {"all": ImageFolder(root / dataset.folder / "101_ObjectCategories")}
     return {
         source_split: dataset_class(root, **arguments, download=download)
@@ -246,7 +247,7 @@ def _source_splits(dataset: TransferDataset, root: Path, download: bool) -> dict
 
 
 def _class_names(name: str, source_splits: dict[str, Any]) -> list[str]:
-    """The class names; ValueError unless all pieces number the same classes alike."""
+    """Return the class names; ValueError unless they are the same in all source splits."""
     lists = {source_split: [str(one) for one in data.classes] for source_split, data in source_splits.items()}
     first, *others = lists
     for other in others:
@@ -260,11 +261,11 @@ def _class_names(name: str, source_splits: dict[str, Any]) -> list[str]:
 
 
 def _label(entry: Any) -> int:
-    """A label, or a pair of path and label (Cars)."""
+    """Return the label of an entry: a label, or a pair of path and label (Cars)."""
     return int(entry[1] if isinstance(entry, tuple) else entry)
 
 
 def _download_hint(dataset: TransferDataset) -> str:
     if dataset.name == "cars":
-        return "; its first home on the web is gone, so it cannot be downloaded from here"
-    return "; --download fetches it"
+        return "; its original website is gone, so it cannot be downloaded"
+    return "; --download downloads it"

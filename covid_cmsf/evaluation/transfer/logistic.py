@@ -1,4 +1,13 @@
-"""Features as a classifier gets them: rows and labels of a subset, normalized in one of three ways."""
+"""Logistic regression of the transfer benchmark: normalization of features, LBFGS, and the metrics.
+
+    minimize  mean cross entropy + weight_decay / 2 * |W|^2         (no penalty on the bias)
+
+by torch's LBFGS, stopped after a number of iterations, which is searched too. Weights start at 0, so nothing is random.
+The paper names no line search, so there is none: `lr` is the length of every step. The optimum is that of
+scikit-learn's LogisticRegression with C = 1 / (weight_decay * N).
+"""
+
+# N images, W windows, D feature, C classes
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -11,9 +20,6 @@ from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.subsets import subset_indices
 from covid_cmsf.evaluation.probes.linear import standardize
 from covid_cmsf.evaluation.transfer.datasets import METRICS, SUBSETS, Metric
-
-# N images, W windows, D feature
-
 
 Normalization = Literal["none", "unit", "standardize"]
 
@@ -28,33 +34,33 @@ class LabeledFeatures:
     def __post_init__(self) -> None:
         if self.features.dim() != 2 or self.labels.shape != self.features.shape[:1]:
             raise ValueError(
-                f"rows {tuple(self.features.shape)} and labels {tuple(self.labels.shape)} differ from (N, D) and (N,)"
+                f"features {tuple(self.features.shape)} and labels {tuple(self.labels.shape)} are not (N, D) and (N,)"
             )
         if len(self.features) == 0:
-            raise ValueError("there are no rows")
+            raise ValueError("there are no features")
 
     def __len__(self) -> int:
         return len(self.features)
 
     def concat(self, other: "LabeledFeatures") -> "LabeledFeatures":
-        """Both, one after the other."""
+        """Concatenate with `other`."""
         return LabeledFeatures(torch.cat([self.features, other.features]), torch.cat([self.labels, other.labels]))
 
 
 def subset_features(features: Features) -> dict[str, LabeledFeatures]:
-    """train, val and test of a features file, as the backbone gives them: the mean over an image's windows."""
+    """Return train, val and test of a features file; features are the mean over an image's windows, not scaled."""
     if missing := [subset for subset in SUBSETS if subset not in features.videos.subsets]:
         present = ", ".join(sorted(set(features.videos.subsets)))
         raise ValueError(
-            f"transfer needs the subsets {', '.join(SUBSETS)}; {', '.join(missing)} is not among: {present}"
+            f"transfer needs the subsets {', '.join(SUBSETS)}; {', '.join(missing)} is missing, present: {present}"
         )
     raw = mean_window_features(features)
-    chosen = {subset: subset_indices(features.videos, subset) for subset in SUBSETS}
-    return {subset: LabeledFeatures(raw[rows], features.videos.labels[rows]) for subset, rows in chosen.items()}
+    indices = {subset: subset_indices(features.videos, subset) for subset in SUBSETS}
+    return {subset: LabeledFeatures(raw[index], features.videos.labels[index]) for subset, index in indices.items()}
 
 
 def mean_window_features(features: Features) -> Tensor:
-    """(N, D) float32: the windows' features (W, D), not scaled, averaged over each image or video."""
+    """Average the window features (W, D), not scaled, per image or video: (N, D) float32."""
     sums = torch.zeros(len(features.videos), features.windows.shape[1], dtype=torch.float64)
     sums.index_add_(0, features.window_videos, features.windows.double())
     counts = features.window_videos.bincount(minlength=len(features.videos)).clamp(min=1)
@@ -62,18 +68,18 @@ def mean_window_features(features: Features) -> Tensor:
 
 
 def check_normalization(mode: str) -> None:
-    """ValueError unless there is such a way."""
+    """Raise ValueError for an unknown normalization."""
     if mode not in get_args(Normalization):
-        raise ValueError(f"unknown way to normalize {mode!r}; choose from {', '.join(get_args(Normalization))}")
+        raise ValueError(f"unknown normalization {mode!r}; choose from {', '.join(get_args(Normalization))}")
 
 
 def normalize_features(
     mode: str, train: LabeledFeatures, other: LabeledFeatures
 ) -> tuple[LabeledFeatures, LabeledFeatures]:
-    """Both sets; whatever is measured (mean and deviation) is measured on the rows that are learned from.
+    """Normalize both sets with the statistics of `train`.
 
-    none: as the backbone gives them. unit: every row has length 1. standardize: unit, then every dimension minus its
-    mean over its deviation, as the linear evaluation of the CMSF code does.
+    none: unchanged. unit: scale every feature to unit length. standardize: unit, then standardize every dimension, as
+    in the linear evaluation of the CMSF code.
     """
     check_normalization(mode)
     if mode == "none":
@@ -85,13 +91,8 @@ def normalize_features(
     return LabeledFeatures(first.to(dtype), train.labels), LabeledFeatures(second.to(dtype), other.labels)
 
 
-# Share of right answers: of all images (top-1), or of each class and then averaged.
-
-# N images, C classes
-
-
 def accuracy(predictions: Tensor, labels: Tensor, metric: Metric) -> float:
-    """Percent for (N,) answers and labels. The mean over classes is over those that the labels have."""
+    """Return the percentage of correct (N,) predictions; `mean_per_class` averages over the classes in `labels`."""
     if metric not in METRICS:
         raise ValueError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
     correct = (predictions == labels).double()
@@ -102,26 +103,16 @@ def accuracy(predictions: Tensor, labels: Tensor, metric: Metric) -> float:
     return 100 * float((hits[counts > 0] / counts[counts > 0]).mean())
 
 
-# Multinomial logistic regression by torch's LBFGS, stopped where the setting says: how far it gets is searched, too.
-#
-#     minimize  mean cross entropy + weight_decay / 2 * |W|^2         the bias is free
-#
-# Weights start at 0: nothing is random. As the paper names no line search there is none: `lr` is the length of
-# every step. At its optimum this is scikit-learn's LogisticRegression with C = 1 / (weight_decay * N).
-
-# N rows, D feature, C classes
-
-
-MAX_ITER, HISTORY_SIZE = 20, 10  # of one step; the paper's
+MAX_ITER, HISTORY_SIZE = 20, 10  # per call of `step`; the paper's
 
 
 class NotFiniteError(RuntimeError):
-    """The loss left the finite numbers: this setting is of no use."""
+    """The training diverged: loss or weights are not finite."""
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """What is searched. `iterations` are calls of `step`, of up to 20 inner iterations each."""
+    """Searched hyper-parameters. `iterations` are calls of `step`, of up to 20 inner iterations each."""
 
     iterations: int
     lr: float
@@ -130,30 +121,30 @@ class Hyperparameters:
 
 @dataclass(frozen=True)
 class LinearClassifier:
-    """`num_steps` of the setting's iterations were made: fewer when the last ones would have changed nothing."""
+    """A fitted classifier; `num_steps` is smaller than `iterations` if later steps would have changed nothing."""
 
     weight: Tensor  # (C, D)
     bias: Tensor  # (C,)
     num_steps: int
 
-    def predict(self, rows: Tensor) -> Tensor:
-        """(N, D) -> (N,) labels on the CPU; of equal scores the smaller label."""
-        scores = F.linear(rows.to(self.weight), self.weight, self.bias)
+    def predict(self, features: Tensor) -> Tensor:
+        """Map (N, D) features to (N,) labels on the CPU; ties go to the smaller label."""
+        scores = F.linear(features.to(self.weight), self.weight, self.bias)
         return (scores == scores.amax(1, keepdim=True)).int().argmax(1).cpu()
 
 
 def fit_classifier(
     train: LabeledFeatures, hyperparameters: Hyperparameters, *, num_classes: int, device: torch.device | str = "cpu"
 ) -> LinearClassifier:
-    """Trains on all rows at once, in their precision; NotFiniteError when it diverges."""
-    rows, labels = train.features.to(device), train.labels.to(device)
-    weight = torch.zeros(num_classes, rows.shape[1], dtype=rows.dtype, device=device, requires_grad=True)
-    bias = torch.zeros(num_classes, dtype=rows.dtype, device=device, requires_grad=True)
+    """Fit full-batch, in the precision of the features; NotFiniteError if it diverges."""
+    features, labels = train.features.to(device), train.labels.to(device)
+    weight = torch.zeros(num_classes, features.shape[1], dtype=features.dtype, device=device, requires_grad=True)
+    bias = torch.zeros(num_classes, dtype=features.dtype, device=device, requires_grad=True)
     optimizer = torch.optim.LBFGS([weight, bias], lr=hyperparameters.lr, max_iter=MAX_ITER, history_size=HISTORY_SIZE)
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = F.cross_entropy(F.linear(rows, weight, bias), labels)
+        loss = F.cross_entropy(F.linear(features, weight, bias), labels)
         loss = loss + hyperparameters.weight_decay / 2 * weight.square().sum()
         loss.backward()
         return loss
@@ -165,8 +156,8 @@ def fit_classifier(
         steps += 1
         if not all(bool(torch.isfinite(value).all()) for value in (loss, weight, bias)):
             raise NotFiniteError(f"not finite after {steps} steps: {hyperparameters}")
-        # LBFGS moves nothing where the gradient is 0, and what has not moved once never will: the next step
-        # would see the same loss, gradient and history.
+        # LBFGS changes nothing where the gradient is 0, and then never will: the next step would have the same loss,
+        # gradient and history.
         if torch.equal(before[0], weight) and torch.equal(before[1], bias):
             break
     return LinearClassifier(weight.detach(), bias.detach(), steps)

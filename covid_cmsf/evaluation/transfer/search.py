@@ -1,4 +1,8 @@
-"""Trials in a file: a study of Optuna that knows which features it belongs to and survives being killed."""
+"""Search of hyper-parameters on val, with Optuna. Trials are kept in a journal file, so a killed search is resumed.
+
+The executor `ray` runs many trials at once with Ray Tune, as in the paper. Trials then run while others are drawn, so
+which hyper-parameters are tried depends on timing. Ray is an extra.
+"""
 
 import importlib
 import logging
@@ -29,28 +33,31 @@ from covid_cmsf.evaluation.transfer.logistic import (
 
 logger = logging.getLogger(__name__)
 STUDY_NAME = "transfer"
-# The paper's space, log-uniform; its iterations begin at 0, which has no logarithm.
+# The paper's space, log-uniform; its iterations start at 0, which has no logarithm.
 SEARCH_SPACE: dict[str, Any] = {
     "iterations": IntDistribution(1, 1000, log=True),
     "lr": FloatDistribution(1e-6, 1.0, log=True),
     "weight_decay": FloatDistribution(1e-9, 1.0, log=True),
 }
-NOT_FINITE = -1.0  # worse than any accuracy
+NOT_FINITE = -1.0  # value of a diverged trial, below any accuracy
+RAY_METRIC = "val_accuracy"
+NUM_TRIALS = 200
+EXECUTORS = ("local", "ray")
 
 
 @dataclass(frozen=True)
 class Trial:
-    """`value`: percent on val; None when the setting diverged."""
+    """`value`: percent on val; None if the training diverged."""
 
     hyperparameters: Hyperparameters
     value: float | None
 
 
 class Study:
-    """Finished trials in order, and the next one to try. Without a file they live in memory only."""
+    """Optuna study of one search; without a journal file it is in memory only."""
 
     def __init__(self, journal: Path | None, fingerprint: str, *, seed: int, replace: bool = False) -> None:
-        """FileExistsError when the file holds trials of another `identity`, unless `replace`."""
+        """Open the study; FileExistsError if the journal has trials of another `fingerprint`, unless `replace`."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.storage = None if journal is None else _open_storage(journal)
         self._seed = seed
@@ -65,7 +72,7 @@ class Study:
             self.optuna = self._open()
         self.optuna.set_user_attr("fingerprint", fingerprint)
         for unfinished in self.optuna.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
-            self.optuna.tell(unfinished.number, state=TrialState.FAIL)  # a kill left it behind
+            self.optuna.tell(unfinished.number, state=TrialState.FAIL)  # left by a kill
 
     def _open(self) -> optuna.Study:
         return optuna.create_study(
@@ -73,32 +80,32 @@ class Study:
         )
 
     def trials(self, limit: int | None = None) -> list[Trial]:
-        """What was tried, the first `limit` of it."""
+        """Return the first `limit` finished trials, in order."""
         finished = self.optuna.get_trials(deepcopy=False, states=[TrialState.COMPLETE])[:limit]
         return [
             Trial(Hyperparameters(**one.params), None if one.value == NOT_FINITE else one.value) for one in finished
         ]
 
     def ask(self) -> tuple[Any, Hyperparameters]:
-        """A ticket and what to try. It follows from the seed and the finished trials, whoever made them and when."""
+        """Return an Optuna trial and its hyper-parameters: a function of seed and finished trials only."""
         done = len(self.optuna.get_trials(deepcopy=False, states=[TrialState.COMPLETE]))
         self.optuna.sampler = make_sampler(self._seed, done)
         optuna_trial = self.optuna.ask(fixed_distributions=SEARCH_SPACE)
         return optuna_trial, Hyperparameters(**optuna_trial.params)
 
     def tell(self, optuna_trial: Any, value: float | None) -> None:
-        """The ticket's result."""
+        """Store the value of a trial; None if it diverged."""
         self.optuna.tell(optuna_trial, NOT_FINITE if value is None else value)
 
 
 def make_sampler(seed: int, number: int, *, parallel: bool = False) -> optuna.samplers.TPESampler:
-    """The tree-structured Parzen estimator, each parameter on its own, with dice of its own for every trial."""
+    """Return an independent tree-structured Parzen estimator, seeded per trial."""
     trial_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
     return optuna.samplers.TPESampler(seed=trial_seed, multivariate=False, constant_liar=parallel)
 
 
 def rank_trials(trials: Sequence[Trial]) -> list[Trial]:
-    """Best first, without those that diverged. Of equals: stronger decay, then fewer iterations, then smaller lr."""
+    """Sort trials, best first, without diverged ones. Ties: larger decay, fewer iterations, smaller lr."""
     finite = [trial for trial in trials if trial.value is not None]
 
     def key(trial: Trial) -> tuple[float, float, int, float]:
@@ -110,39 +117,32 @@ def rank_trials(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def search_space_values() -> dict[str, Any]:
-    """The space as plain values, for fingerprints."""
+    """Return the search space as JSON values, for the fingerprint."""
     return {name: [one.low, one.high, one.log] for name, one in SEARCH_SPACE.items()}
 
 
 def _open_storage(journal: Path) -> JournalStorage:
     if not journal.parent.is_dir():
-        raise FileNotFoundError(f"no folder {journal.parent} to write {journal.name} into")
+        raise FileNotFoundError(f"there is no folder {journal.parent} to write {journal.name} to")
     _drop_partial_line(journal)
     path = str(journal.resolve())
     return JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path)))
 
 
 def _drop_partial_line(journal: Path) -> None:
-    """Takes off a last line that was not written to its end: the trial it told of is made again."""
+    """Remove an incomplete last line, left by a kill; its trial is run again."""
     if not journal.exists():
         return
     data = journal.read_bytes()
     complete_lines = data[: data.rfind(b"\n") + 1]
     if complete_lines != data:
-        logger.warning("%s ended within a line; that line was dropped", journal)
+        logger.warning("%s: removed an incomplete last line", journal)
         with journal.open("r+b") as file:
             file.truncate(len(complete_lines))
 
 
-# Many trials at once with Ray Tune, whose Optuna search writes into the same study: the paper's set-up.
-#
-# Several trials run while others are being drawn, so which settings are tried depends on timing. Ray is an extra.
-
-RAY_METRIC = "val_accuracy"
-
-
 def check_ray() -> None:
-    """ValueError with the remedy when Ray Tune cannot be imported."""
+    """Raise ValueError with the pip command if Ray Tune cannot be imported."""
     try:
         importlib.import_module("ray.tune.search.optuna")
     except ImportError as error:
@@ -159,13 +159,13 @@ def run_with_ray(
     device: str,
     **data: Any,
 ) -> None:
-    """`num_trials` more trials of `objective(setting, device=..., **data)`; ValueError when Ray is not installed."""
+    """Run `num_trials` more trials of `objective(hyperparameters, device=..., **data)`; results go to the study."""
     check_ray()
     ray: Any = importlib.import_module("ray")
     tune: Any = importlib.import_module("ray.tune")
     searcher = importlib.import_module("ray.tune.search.optuna").OptunaSearch
     if study.storage is None:
-        raise ValueError("the executor ray needs a journal: its processes meet in that file")
+        raise ValueError("the executor ray needs a journal, which its processes share")
 
     def trainable(config: dict[str, Any], **fixed: Any) -> None:
         value = objective(Hyperparameters(**config), **fixed)
@@ -184,7 +184,7 @@ def run_with_ray(
             )  # fmt: skip
             on_gpu = device.startswith("cuda")
             resources = {"cpu": 1, "gpu": 1 if on_gpu else 0}
-            device = "cuda" if on_gpu else device  # Ray gives each trial a GPU, and the trial sees no other
+            device = "cuda" if on_gpu else device  # Ray makes one GPU visible to each trial
             trainable_with_data = tune.with_resources(tune.with_parameters(trainable, device=device, **data), resources)
             results = tune.Tuner(
                 trainable_with_data,
@@ -198,12 +198,6 @@ def run_with_ray(
             ray.shutdown()
     if results.errors:
         raise RuntimeError(f"{len(results.errors)} of {num_trials} trials failed; the first: {results.errors[0]}")
-
-
-# The search: which setting does best on val?
-
-NUM_TRIALS = 200
-EXECUTORS = ("local", "ray")
 
 
 def search(
@@ -220,13 +214,13 @@ def search(
     device: torch.device | str = "cpu",
     on_trial: Callable[[], None] = lambda: None,
 ) -> list[Trial]:
-    """Trials, best on val first (those that diverged are left out); rows are taken as they are.
+    """Search hyper-parameters; return the trials, best on val first, without diverged ones.
 
-    With a `journal` a killed search continues, to the same trials if the executor is local. `belongs_to` says which
-    rows these are (a fingerprint): a journal of other rows is a FileExistsError unless `replace`.
+    With a `journal` a killed search is resumed, with the same trials if the executor is local. `data_fingerprint`
+    identifies the features: a journal of other features is a FileExistsError unless `replace`.
     """
     if num_trials < 1:
-        raise ValueError(f"{num_trials} trials: one at least is needed")
+        raise ValueError(f"num_trials = {num_trials}: must be at least 1")
     check_executor(executor)
     num_classes = int(max(train.labels.max(), val.labels.max())) + 1
     fingerprint = compute_fingerprint(
@@ -250,15 +244,15 @@ def search(
             on_trial()
     done = study.trials(num_trials)
     if len(done) < num_trials:
-        raise RuntimeError(f"the search stopped after {len(done)} of {num_trials} trials; the same call continues")
+        raise RuntimeError(f"the search stopped after {len(done)} of {num_trials} trials; the same command resumes it")
     best = rank_trials(done)
     if not best:
-        raise RuntimeError(f"none of {num_trials} trials had a finite loss; are the features absurdly large?")
+        raise RuntimeError(f"none of {num_trials} trials had a finite loss; are the features very large?")
     return best
 
 
 def check_executor(name: str) -> None:
-    """ValueError unless there is such an executor and it can be used."""
+    """Raise ValueError if the executor is unknown or not installed."""
     if name not in EXECUTORS:
         raise ValueError(f"unknown executor {name!r}; choose from {', '.join(EXECUTORS)}")
     if name == "ray":
@@ -274,7 +268,7 @@ def val_accuracy(
     num_classes: int,
     device: torch.device | str,
 ) -> float | None:
-    """Percent on val after training with this setting; None when it diverges."""
+    """Train with these hyper-parameters; return the accuracy on val in percent, None if it diverges."""
     try:
         classifier = fit_classifier(train, hyperparameters, num_classes=num_classes, device=device)
     except NotFiniteError:
