@@ -129,7 +129,8 @@ def _propose_candidates(similarities: Floats, count: int) -> tuple[Floats, Indic
 
 def _exact_similarities(first: Floats, second: Floats) -> Floats:
     """Return the dot products (N,) of (N, D) and (N, D), float64 rounded to fp32."""
-    return np.einsum("nd,nd->n", first, second, dtype=np.float64).astype(np.float32)
+    similarities: Floats = np.einsum("nd,nd->n", first, second, dtype=np.float64).astype(np.float32)
+    return similarities
 
 
 def _rank_exhaustively(queries: Floats, gallery: Floats, k: int) -> Indices:

@@ -91,4 +91,5 @@ def save_checkpoint(path: Path, values: dict[str, Any]) -> None:
 
 def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     """Read what `save_checkpoint` wrote."""
-    return torch.load(path, map_location=device, weights_only=True)
+    values: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    return values

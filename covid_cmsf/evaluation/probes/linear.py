@@ -216,7 +216,8 @@ def epoch_batches(num_samples: int, generator: torch.Generator) -> list[Tensor]:
 @torch.no_grad()
 def predict_probabilities(network: nn.Module, features: Tensor) -> Tensor:
     """Map (N, D) features to (N, C) probabilities in eval mode."""
-    return network.eval()(features).softmax(1)
+    probabilities: Tensor = network.eval()(features).softmax(1)
+    return probabilities
 
 
 # The linear probe of CompRess (Koohpayegani et al. 2020), with which MSF and CMSF report ImageNet accuracy: unit-length
@@ -248,8 +249,7 @@ def train_compress_probe(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    with torch.no_grad():
-        return network(test_features).softmax(1)
+    return predict_probabilities(network, test_features)
 
 
 def feature_statistics(features: Tensor) -> tuple[Tensor, Tensor]:
