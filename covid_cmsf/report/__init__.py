@@ -1,1 +1,1 @@
-"""Room 9: runs -> something to look at."""
+"""Reports: folders of plans and runs -> one HTML page."""

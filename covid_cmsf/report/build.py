@@ -1,4 +1,4 @@
-"""What can be chosen about a report."""
+"""Build a report: a folder with the page, its scripts, its data and the plotting library. Nothing is downloaded."""
 
 import json
 import logging
@@ -38,31 +38,29 @@ from covid_cmsf.report.thumbnails import STYLES, ClipCollections, ThumbnailSet, 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """As the command line has them."""
+    """Options of `covid-cmsf report`."""
 
     num_queries: int = 60
     num_neighbors: int = 8
-    always_shown: tuple[str, ...] = ()  # ids of videos that the gallery shows, whatever is drawn
-    clips: str | None = None  # where the clips are now, if not where they were
-    megabytes: float = 25.0  # of the whole folder
+    always_shown: tuple[str, ...] = ()  # ids of videos that are always in the gallery
+    clips: str | None = None  # path of the clips, if they have moved
+    megabytes: float = 25.0  # size of the folder; thumbnails are made to fit
     workers: int = 2
-    umap: bool = True  # where it is installed
+    umap: bool = True  # if it is installed
     pictures: bool = True
     seed: int = 0
 
 
-# The folder of a report: the page, its scripts, and the plotting library, copied so that nothing is fetched.
-
-METADATA_FILE = "report.json"  # says that a folder is a report, and of what
+METADATA_FILE = "report.json"  # marks a folder as a report
 PLOTLY = "plotly-cartesian.min.js"  # lines, bars, heat maps: a third of the whole library, and faster to start
-# V8 then compiles all of it on a thread beside the page's: measured, the first chart stands after 1.1 s, not 1.6 s.
+# V8 then compiles all of it on another thread: measured, the first chart appears after 1.1 s instead of 1.6 s.
 COMPILE_HINT = b"//# allFunctionsCalledOnLoad\n"
 
 
 def prepare_folder(out: Path) -> None:
-    """Makes the folder; ValueError when it is there and is something else than an earlier report."""
+    """Create the folder; ValueError if it exists and is not a report."""
     if out.exists() and not out.is_dir():
-        raise NotADirectoryError(f"{out} is a file; --out names a folder")
+        raise NotADirectoryError(f"{out} is a file; --out must be a folder")
     if out.is_dir() and any(out.iterdir()) and not (out / METADATA_FILE).is_file():
         raise ValueError(f"{out} is not empty and not a report; give --out a new folder")
     for name in ("assets", "data", "pictures", "figures"):
@@ -70,7 +68,7 @@ def prepare_folder(out: Path) -> None:
 
 
 def copy_page(out: Path) -> None:
-    """index.html and assets/."""
+    """Copy index.html and assets/."""
     folder = files("covid_cmsf.report") / "assets"
     for entry in folder.iterdir():
         if entry.name.endswith((".css", ".js")):
@@ -82,15 +80,15 @@ def copy_page(out: Path) -> None:
 
 
 def write_metadata(out: Path, values: dict[str, Any]) -> None:
-    """What the report is of; the last thing that is written."""
+    """Write report.json, last of all files."""
     write_text_atomic(out / METADATA_FILE, json.dumps(values, indent=1) + "\n")
 
 
 def read_metadata(out: Path) -> dict[str, Any]:
-    """What `write_mark` wrote; FileNotFoundError where there is no report."""
+    """Read report.json; FileNotFoundError if there is no report."""
     path = out / METADATA_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"no report in {out}; say of what: covid-cmsf report RUN_OR_PLAN --out {out}")
+        raise FileNotFoundError(f"no report in {out}; write one: covid-cmsf report RUN_OR_PLAN --out {out}")
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return values
 
@@ -100,30 +98,27 @@ def _copy(data: bytes, path: Path) -> None:
         path.write_bytes(data)
 
 
-# Puts a report together: folders in, a page out.
-
 logger = logging.getLogger(__name__)
 Data = dict[str, Any]
 
 
 class Report:
-    """A report that can be written again while training goes on; what has not changed is not computed again."""
+    """A report that can be written repeatedly during training; only what has changed is computed again."""
 
     def __init__(self, paths: Sequence[Path], out: Path, options: ReportOptions) -> None:
         self.paths, self.out, self.options = list(paths), out, options
         self.opened = ClipCollections(options.clips)
-        self.input_stamps: dict[Path, Stamp] = {}  # of the files that it was last made from
+        self.input_stamps: dict[Path, Stamp] = {}  # of the files behind the last version
         self._cache = FileCache()
         self._datasets: dict[str, Data] = {}
         self._style_name = ""
 
     def write(self, *, live: float = 0.0, figures: bool = True) -> Data:
-        """Writes the folder and returns what its mark says.
+        """Write the folder and return its metadata.
 
-        `live` is the number of seconds between the page's looks for newer data; 0: it never looks. Without `figures`
-        those that are there are left.
+        The page checks for newer data every `live` seconds; 0: never. Without `figures` existing figures stay.
         """
-        input_stamps = read_input_stamps(self.paths)  # before they are read: what changes meanwhile is noticed
+        input_stamps = read_input_stamps(self.paths)  # before reading, so that a change during reading is noticed
         plans = read_runs(self.paths)
         prepare_folder(self.out)
         copy_page(self.out)
@@ -170,10 +165,10 @@ class Report:
         return gallery
 
     def _check_chosen(self, gallery: Sequence[Gallery | None]) -> None:
-        known = {video_id for one in gallery if one is not None for video_id in one.ids[: one.num_queries]}
-        missing = [video_id for video_id in self.options.always_shown if known and video_id not in known]
+        queries = {video_id for one in gallery if one is not None for video_id in one.ids[: one.num_queries]}
+        missing = [video_id for video_id in self.options.always_shown if queries and video_id not in queries]
         if missing:
-            raise ValueError(f"--query {missing[0]!r} is no test video of these plans; one is {min(known)!r}")
+            raise ValueError(f"--query {missing[0]!r} is no test video of these plans; one is {min(queries)!r}")
 
     def _rank(self, stage: StageRun) -> RankedStage:
         assert stage.features is not None
@@ -201,13 +196,13 @@ class Report:
         return self._datasets[address]
 
     def _pictures(self, plans: Sequence[PlanRun], gallery: Sequence[Gallery | None], data: Data) -> ThumbnailSet:
-        """In the space that everything else leaves; the style stays while a report is written again and again."""
+        """Make thumbnails in the space that remains; their style stays the same when the report is written again."""
         if not self.options.pictures:
             return ThumbnailSet("")
         fixed = [path for name in ("assets", "figures") for path in (self.out / name).iterdir()]
         used = sum(path.stat().st_size for path in fixed) + sum(len(data_script(*item)) for item in data.items())
         wanted = choose_thumbnails(plans, gallery, data["report"]["data"])
-        budget = max(0.0, self.options.megabytes * 1e6 - used - 45.0 * len(wanted))  # their names stand in the data
+        budget = max(0.0, self.options.megabytes * 1e6 - used - 45.0 * len(wanted))  # file names in the data
         style = next((one for one in STYLES if one.name == self._style_name), None)
         out = self.out / "pictures"
         made = make_thumbnails(wanted, self.opened, out, budget=budget, workers=self.options.workers, style=style)

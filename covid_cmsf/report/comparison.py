@@ -1,4 +1,4 @@
-"""Several plans or runs side by side: those that differ only in their seed are one group, with mean and spread."""
+"""Compare plans or runs: those that differ only in their seed form a group, with mean and standard deviation."""
 
 import json
 import statistics
@@ -14,7 +14,7 @@ METRICS = ("r1", "linear")
 
 
 def config_without_seed(plan: PlanRun) -> str:
-    """A text that is equal for plans (or runs) of which only seeds, speed and places differ."""
+    """Return a text that is equal for plans (or runs) that differ only in seeds, runtime and paths."""
     if plan.config is not None:
         values: dict[str, Any] = plan.config.model_dump(mode="json", exclude={"seeds"})
         _drop_run_keys_(values["defaults"])
@@ -32,13 +32,13 @@ def _drop_run_keys_(config: dict[str, Any]) -> None:
 
 
 def group_numbers(plans: Sequence[PlanRun]) -> list[int]:
-    """The group of each plan, counted from 0 in the order in which groups come."""
+    """Return the group of each plan, numbered from 0 by first occurrence."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(config_without_seed(plan), len(numbers)) for plan in plans]
 
 
 def compare(plans: Sequence[PlanRun]) -> dict[str, Any]:
-    """Groups with the names of their plans, and for each stage R@1 and linear accuracy by group."""
+    """Return the groups with their plans, and R@1 and linear accuracy per stage and group."""
     groups = group_numbers(plans)
     rows_by_stage: dict[str, dict[int, list[Row]]] = {}
     for plan, group in zip(plans, groups, strict=True):
@@ -54,7 +54,7 @@ def compare(plans: Sequence[PlanRun]) -> dict[str, Any]:
 
 
 def mean_and_std(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, standard deviation (None of a single value) and the values themselves."""
+    """Return mean, standard deviation (None for a single value) and the values."""
     spread = statistics.stdev(values) if len(values) > 1 else None
     return {"mean": statistics.mean(values) if values else None, "sd": spread, "values": list(values)}
 

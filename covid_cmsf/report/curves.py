@@ -1,4 +1,4 @@
-"""The numbers of training over time, thinned for a page, and their mean over seeds."""
+"""Training curves: subsampled metrics, their mean over seeds, and figures as PNG and SVG."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from covid_cmsf.report.comparison import group_numbers
 from covid_cmsf.report.runs import PlanRun, StageRun
 from covid_cmsf.training.monitor import read_metrics
 
-MAX_POINTS = 1000  # of a curve
+MAX_POINTS = 1000  # per curve
 
 
 @dataclass(frozen=True)
@@ -23,60 +23,60 @@ class Chart:
 
     name: str
     title: str
-    keys: tuple[tuple[str, str], ...]  # name in metrics.jsonl, what the line is called
+    keys: tuple[tuple[str, str], ...]  # (name in metrics.jsonl, label of the line)
     log: bool = False
     description: str = ""
 
 
 CHARTS = (
-    Chart("loss", "Loss", (("loss", "loss"),), description="Mean since the line before."),
+    Chart("loss", "Loss", (("loss", "loss"),), description="Mean since the previous line of the log."),
     Chart(
         "purity",
         "Purity of the neighbors",
         (("purity", "with the constraint"), ("purity_free", "without"), ("purity_candidates", "all candidates")),
-        description="Share of the neighbors that have the query's true label, with and without the constraint.",
+        description="Fraction of neighbors with the query's true label, with and without the constraint.",
     ),
     Chart(
         "agreement",
         "Guide agreement",
         (("agreement", "agreement"),),
-        description="Share of the target's nearest rows that the guide vouches for.",
+        description="Fraction of the target's nearest bank entries that are candidates of the guide.",
     ),
     Chart(
         "effective_rank",
         "Effective rank",
         (("effective_rank", "rank"),),
-        description="Directions in use. Mean shift fails silently by losing them.",
+        description="Number of dimensions in use. Mean shift fails silently by losing them.",
     ),
     Chart("lr", "Learning rate", (("lr", "rate"),), log=True),
-    Chart("samples_per_s", "Examples a second", (("samples_per_s", "examples/s"),)),
+    Chart("samples_per_s", "Samples per second", (("samples_per_s", "samples/s"),)),
 )
 KEYS = tuple(key for chart in CHARTS for key, _ in chart.keys)
-Curve = dict[str, list[Any]]  # step, seconds, and the keys; None where a line does not have the number
+Curve = dict[str, list[Any]]  # step, seconds, and the keys; None where a log line lacks a value
 
 
 def stage_curve(stage: StageRun) -> Curve | None:
-    """What a stage logged; None when there is nothing yet."""
+    """Return the logged metrics of a stage; None if there are none yet."""
     lines = subsample(read_metrics(stage.folder / "metrics.jsonl"))
     return to_columns(lines) if lines else None
 
 
 def subsample(lines: Sequence[Mapping[str, Any]], max_points: int = MAX_POINTS) -> list[Mapping[str, Any]]:
-    """Every n-th line and the last, for the smallest n that leaves at most `most` and one."""
+    """Return every n-th line and the last, with the smallest n that gives at most `max_points` + 1 lines."""
     stride = -(-len(lines) // max_points) if lines else 1
     kept = list(lines[::stride])
     return kept if not lines or kept[-1] is lines[-1] else [*kept, lines[-1]]
 
 
 def to_columns(lines: Sequence[Mapping[str, Any]]) -> Curve:
-    """Columns instead of lines; those that no line has are left out."""
+    """Transpose log lines to columns; columns without any value are omitted."""
     names = ("step", "seconds", *KEYS)
     columns = {name: [line.get(name) for line in lines] for name in names}
     return {name: values for name, values in columns.items() if any(value is not None for value in values)}
 
 
 def mean_curve(curves: Sequence[Curve]) -> tuple[Curve, Curve]:
-    """Mean and standard deviation over seeds, at the steps that all of them have."""
+    """Return mean and standard deviation over seeds, at their common steps."""
     common = sorted(set.intersection(*(set(curve["step"]) for curve in curves)))
     positions = [{step: i for i, step in enumerate(curve["step"])} for curve in curves]
     mean: Curve = {"step": list(common)}
@@ -93,18 +93,16 @@ def mean_curve(curves: Sequence[Curve]) -> tuple[Curve, Curve]:
     return mean, spread
 
 
-# The curves of all plans, ready to be drawn: who they are, which color, and the mean over several seeds.
-
 COLORS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888")  # after Paul Tol
 
 
 @dataclass(frozen=True)
 class Line:
-    """Lines of one `family` differ only in their seed and share a color. `label` names the family."""
+    """A curve to draw. Lines of one `family` differ only in their seed and have the same color and label."""
 
     family: int
     label: str
-    seed: str  # "" where there is only one
+    seed: str  # "" for a single seed
     stage: str
     modality: str
     kind: str
@@ -113,7 +111,7 @@ class Line:
 
 
 def build_lines(plans: Sequence[PlanRun]) -> list[Line]:
-    """One for each stage and seed that has logged something, and one for the mean of each family of several."""
+    """Return a line per stage and seed with metrics, and a mean line per family of several seeds."""
     families: dict[tuple[int, str], list[Line]] = {}
     groups = group_numbers(plans)
     for plan, group in zip(plans, groups, strict=True):
@@ -144,12 +142,12 @@ def build_lines(plans: Sequence[PlanRun]) -> list[Line]:
 
 
 def line_color(family: int) -> str:
-    """Colors repeat after seven; then `dash_of` tells lines apart."""
+    """Return the color of a family; colors repeat after seven, then dashes differ."""
     return COLORS[family % len(COLORS)]
 
 
 def line_dash(family: int) -> str:
-    """In Plotly's words."""
+    """Return the Plotly dash style of a family."""
     return ("solid", "dash", "dot", "dashdot")[family // len(COLORS) % 4]
 
 
@@ -157,23 +155,21 @@ def _without_seed(line: Line) -> Line:
     return Line(line.family, line.label, "", line.stage, line.modality, line.kind, line.curve)
 
 
-# The curves once more as PNG and SVG, for papers.
-
 LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 FORMATS = ("png", "svg")
-STD_ALPHA = 0.15  # how strong a spread is painted
-LEGEND_HEIGHT = 0.14  # inches: a line of the legend
-EXTRA_DASHES = (":", "-.")  # lines of a measure's second and third key
+STD_ALPHA = 0.15  # opacity of the standard deviation band
+LEGEND_HEIGHT = 0.14  # inches per entry
+EXTRA_DASHES = (":", "-.")  # for a chart's second and third key
 
 
 def draw_curve_figures(lines: Sequence[Line], folder: Path) -> dict[str, list[str]]:
-    """Writes `<measure>.png` and `.svg` for each measure that there is something of; returns their names."""
+    """Write `<chart>.png` and `.svg` for each chart with data; return the file names by chart."""
     written: dict[str, list[str]] = {}
     for chart in CHARTS:
         if not any(key in line.curve for line in lines for key, _ in chart.keys):
             continue
-        shown = {line.family for line in lines if any(key in line.curve for key, _ in chart.keys)}
-        figure = Figure(figsize=(7.2, max(3.6, 0.8 + LEGEND_HEIGHT * len(shown))), dpi=150, layout="constrained")
+        families = {line.family for line in lines if any(key in line.curve for key, _ in chart.keys)}
+        figure = Figure(figsize=(7.2, max(3.6, 0.8 + LEGEND_HEIGHT * len(families))), dpi=150, layout="constrained")
         _draw_chart(figure.subplots(), lines, chart)
         for file_format in FORMATS:
             with atomic_path(folder / f"{chart.name}.{file_format}") as temporary:
@@ -183,7 +179,7 @@ def draw_curve_figures(lines: Sequence[Line], folder: Path) -> dict[str, list[st
 
 
 def _draw_chart(axis: Axes, lines: Sequence[Line], chart: Chart) -> None:
-    """The mean of a family with its spread, or the only line; of several keys the first is the thick one."""
+    """Draw each family: its mean with the standard deviation, or its only line; the first key is thick."""
     several = {line.family for line in lines if line.spread is not None}
     for line in lines:
         if line.family in several and line.spread is None:
@@ -201,8 +197,8 @@ def _draw_chart(axis: Axes, lines: Sequence[Line], chart: Chart) -> None:
                 axis.fill_between(x, low, high, color=line_color(line.family), alpha=STD_ALPHA, linewidth=0)
     axis.set(xlabel="step", ylabel=chart.title, yscale="log" if chart.log else "linear")
     if len(chart.keys) > 1:
-        line_looks = zip(("thick", "dotted", "dash-dotted"), chart.keys, strict=True)
-        axis.set_title("; ".join(f"{look}: {key_label}" for look, (_, key_label) in line_looks), fontsize=7, loc="left")
+        styles = zip(("thick", "dotted", "dash-dotted"), chart.keys, strict=True)
+        axis.set_title("; ".join(f"{style}: {key_label}" for style, (_, key_label) in styles), fontsize=7, loc="left")
     axis.grid(alpha=0.25, linewidth=0.5)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)

@@ -1,4 +1,4 @@
-"""The section about the data: what the clip store holds, which videos to show of it, what was skipped."""
+"""Summarize the clips for the section `Data`: counts, sizes, samples and failures."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,7 +15,7 @@ MAX_CLASSES = 400  # listed
 
 
 def summarize_dataset(clips: Clips) -> dict[str, Any]:
-    """Counts, sizes, hours and motion of a clip store; of other collections what their records tell."""
+    """Return counts, sizes, hours and motion of a clip store; for other formats only counts."""
     values: dict[str, Any] = {
         "kind": type(clips).__name__,
         "modalities": list(clips.modalities),
@@ -35,7 +35,7 @@ def summarize_dataset(clips: Clips) -> dict[str, Any]:
 
 
 def sample_records(records: Sequence[ClipRecord], number: int = NUM_SAMPLES) -> list[ClipRecord]:
-    """The first video of each class, then the second, and so on; of many classes evenly spread ones."""
+    """Return the first video of each class, then the second, ...; of many classes evenly spaced ones."""
     by_class: dict[str, list[ClipRecord]] = {}
     for record in records:
         by_class.setdefault(record.class_name, []).append(record)

@@ -1,4 +1,4 @@
-"""What was computed from a file is kept until the file changes: a page that follows a training run is cheap then."""
+"""Cache values until the file behind them changes, and detect changes of a report's input files."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,19 +11,19 @@ Stamp = tuple[int, int]
 
 
 def file_stamp(path: Path) -> Stamp:
-    """Changes when the file is written again."""
+    """Return modification time (ns) and size of a file."""
     info = path.stat()
     return info.st_mtime_ns, info.st_size
 
 
 class FileCache:
-    """Values by path, each with the stamp of the file that it was made from."""
+    """Values computed from files, valid until the file changes."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, Path], tuple[Stamp, object]] = {}
 
     def get(self, kind: str, path: Path, make: Callable[[], T]) -> T:
-        """`make()`, or what it gave for the same file."""
+        """Return `make()`, or its cached value if the file has not changed."""
         current = file_stamp(path)
         entry = self._entries.get((kind, path))
         if entry is not None and entry[0] == current:
@@ -32,8 +32,6 @@ class FileCache:
         self._entries[kind, path] = current, value
         return value
 
-
-# Has anything changed that a report is made from?
 
 WATCHED_FILES = (
     "config.yaml",
@@ -47,7 +45,7 @@ WATCHED_FILES = (
 
 
 def read_input_stamps(paths: Sequence[Path]) -> dict[Path, Stamp]:
-    """Of all files that matter in these folders of plans and runs, as far as they are there."""
+    """Return the stamps of all existing input files of plans and runs."""
     folders = read_runs(paths)
     watched = [plan.folder / PLAN_FILE for plan in folders]
     watched += [stage.folder / name for plan in folders for stage in plan.stages for name in WATCHED_FILES]

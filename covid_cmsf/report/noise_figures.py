@@ -1,4 +1,4 @@
-"""The gallery as a picture: a row for each query, frames green where the true label is the query's, else red."""
+"""Figures of the paper under label noise: the gallery of neighbors (figure 2), and accuracy over noise (figure 3)."""
 
 import json
 import statistics
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from covid_cmsf.files import atomic_path, write_text_atomic
 from covid_cmsf.report.noisy_gallery import GalleryRow
 
-CELL, CAPTION = 1.1, 0.34  # inches: a picture, a line of words below it
+CELL, CAPTION = 1.1, 0.34  # inches: an image, and the line of text below it
 CORRECT_COLOR, WRONG_COLOR, QUERY_COLOR = "#1a7f37", "#cf222e", "#0969da"
 ROW_LABELS = {
-    "correct": "query\nlabeled\nrightly",
-    "wrong": "query\nlabeled\nwrongly",
+    "correct": "query with\ncorrect\nlabel",
+    "wrong": "query with\nwrong\nlabel",
     "random": "random,\nsame\nlabel",
 }
 
@@ -31,7 +31,10 @@ def draw_gallery(
     class_names: Sequence[str],
     out: Path,
 ) -> None:
-    """Writes a PNG. `pictures` are (H, W, 3) by name; true classes are written below each."""
+    """Write a PNG, a row per query; frames are green if the true label is the query's, else red.
+
+    `pictures` are (H, W, 3) by name; the true class is below each.
+    """
     columns = 1 + max(len(row.neighbors) for row in rows)
     figure = Figure(figsize=(CELL * (columns + 0.8), (CELL + CAPTION) * len(rows) + CAPTION), dpi=130)
     axes = figure.subplots(len(rows), columns, squeeze=False)
@@ -62,14 +65,12 @@ def _draw_image(axis: Axes, picture: NDArray[np.uint8], caption: str, color: str
     axis.set_xlabel(caption[:16].replace("$", r"\$"), fontsize=7, color=color, labelpad=2)
 
 
-# Accuracy over the share of wrong labels, figure 3 of the paper, from the folders of finished stages.
-
 NOISE_METRICS = {"linear": "linear accuracy, %", "r1": "1-NN accuracy, %", "transfer": "mean transfer accuracy, %"}
 
 
 @dataclass(frozen=True)
 class NoisePoint:
-    """One method at one share of wrong labels: mean and spread (standard deviation) over the seeds."""
+    """One method at one noise level: mean and standard deviation (`spread`) over seeds."""
 
     model: str
     noise: float
@@ -80,19 +81,19 @@ class NoisePoint:
 
 
 def finished_stage_folders(plans: Iterable[Path]) -> list[Path]:
-    """Folders of finished stages in the folders of plans, of whatever seeds."""
+    """Return the folders of finished stages below the folders of plans, of all seeds."""
     found = sorted({path.parent for plan in plans for path in plan.rglob("stage.json")})
     if not found:
-        raise FileNotFoundError("no finished stage (stage.json) in these folders; `covid-cmsf cotrain` makes them")
+        raise FileNotFoundError("no finished stage (stage.json) in these folders; `covid-cmsf cotrain` writes them")
     return found
 
 
 def read_points(folders: Sequence[Path]) -> list[NoisePoint]:
-    """Points of all stages that were trained, gathered over seeds."""
+    """Read the results of all trained stages, grouped over seeds."""
     values: dict[tuple[str, float, str], list[float]] = {}
     for folder in folders:
         if not (folder / "config.yaml").is_file():
-            continue  # a baseline: nothing was trained
+            continue  # a baseline without training
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
         result = _read_result(folder)
         for metric in NOISE_METRICS:
@@ -106,7 +107,7 @@ def read_points(folders: Sequence[Path]) -> list[NoisePoint]:
 
 
 def method_label(method: dict[str, Any]) -> str:
-    """`CMSF top-10`, `Xent`: what a legend calls it."""
+    """Return the name of a method in a legend: `CMSF top-10`, `Xent`."""
     if method["name"] == "cmsf":
         return f"CMSF top-{method['k']}"
     names = {"xent": "Xent", "msf": "MSF", "supcon": "SupCon", "protonw": "ProtoNW", "frzproto": "FrzProto"}
@@ -114,7 +115,7 @@ def method_label(method: dict[str, Any]) -> str:
 
 
 def draw_noise_curves(points: Sequence[NoisePoint], out: Path) -> None:
-    """Writes `out`.png, `out`.svg and `out`.json."""
+    """Write `out`.png, `out`.svg and `out`.json."""
     metrics = [name for name in NOISE_METRICS if any(point.metric == name for point in points)]
     figure = Figure(figsize=(4.2 * len(metrics), 3.4), dpi=130, layout="constrained")
     for axis, metric in zip(figure.subplots(1, len(metrics), squeeze=False)[0], metrics, strict=True):
@@ -143,7 +144,7 @@ def _draw_curves(axis: Axes, points: Sequence[NoisePoint], label: str) -> None:
 
 
 def _read_result(folder: Path) -> dict[str, Any]:
-    """R@1 and linear of the stage and, where `covid-cmsf evaluate transfer` wrote into its folder, the mean of that."""
+    """Read the stage's result, and the mean of `covid-cmsf evaluate transfer` if its folder has one."""
     result: dict[str, Any] = json.loads((folder / "stage.json").read_text(encoding="utf-8"))
     transfer = folder / "transfer" / "result.json"
     if transfer.is_file():

@@ -1,7 +1,8 @@
-"""Neighbors under wrong labels, figure 2 of the paper: whom does a constraint find when half of the labels are wrong?
+"""Neighbors under label noise, figure 2 of the paper: what does a label constraint find if many labels are wrong?
 
-For one label three rows: the neighbors, among images of that label, of a query that has it rightly; of a query that
-has it wrongly; and random images of that label. If the constraint works, the first two rows look like their queries.
+There are three rows for one label: neighbors, among images with that label, of a query that has it correctly; of a
+query that has it wrongly; and random images with that label. If the constraint works, the first two rows resemble
+their queries.
 """
 
 import hashlib
@@ -34,7 +35,7 @@ Kind = Literal["correct", "wrong", "random"]
 
 @dataclass(frozen=True)
 class GalleryImage:
-    """One image of a row. `similarity` is the cosine to the query; None for random images."""
+    """An image of a row. `similarity` is the cosine to the query; None for random images."""
 
     name: str
     noisy_label: int
@@ -44,7 +45,7 @@ class GalleryImage:
 
 @dataclass(frozen=True)
 class GalleryRow:
-    """A query, and who was found; `purity` is the share that has the query's true label (of `random`: the label's)."""
+    """A query and its neighbors; `purity` is the fraction with the query's true label (`random`: with the label)."""
 
     kind: Kind
     query: GalleryImage | None
@@ -62,15 +63,15 @@ def gallery_rows(
     num_neighbors: int = 10,
     seed: int = 0,
 ) -> list[GalleryRow]:
-    """The three rows for a label, by default one drawn by the seed. Features (N, D); labels (N,) seen and true."""
+    """Return the three rows of a label, by default a random one. Features (N, D); noisy and true labels (N,)."""
     rng = random.Random(seed)
     candidates = [
         one for one in sorted(set(noisy.tolist()) - {-1}) if _has_right_and_wrong(noisy, true, one, num_neighbors)
     ]
     if label is None and not candidates:
-        raise ValueError(f"no label has a right image, a wrong one and {num_neighbors} others: is there any noise?")
+        raise ValueError(f"no label has a correct image, a wrong one and {num_neighbors} others: is there any noise?")
     if label is not None and label not in candidates:
-        raise ValueError(f"label {label} has no right image, no wrong one, or fewer than {num_neighbors} others")
+        raise ValueError(f"label {label} has no correct image, no wrong one, or fewer than {num_neighbors} others")
     chosen = rng.choice(candidates) if label is None else label
     members = (noisy == chosen).nonzero().flatten()
     right, wrong = members[true[members] == chosen].tolist(), members[true[members] != chosen].tolist()
@@ -90,7 +91,7 @@ def gallery_rows(
 
 
 def gallery_to_dict(rows: Sequence[GalleryRow], class_names: Sequence[str]) -> dict[str, Any]:
-    """Plain values for a JSON file."""
+    """Return the gallery as JSON values."""
     return {"class_names": list(class_names), "rows": [asdict(row) for row in rows]}
 
 
@@ -109,12 +110,9 @@ def _purity(neighbors: Sequence[GalleryImage], label: int) -> float:
     return sum(one.true_label == label for one in neighbors) / len(neighbors)
 
 
-# The gallery of a run: its images, the labels that it saw, and features of its encoder, brought together by name.
-
-
 @dataclass(frozen=True)
 class RunGallery:
-    """Rows to show, the pictures (H, W, 3) of everyone in them by name, and what classes are called."""
+    """Gallery of a run; `pictures` are (H, W, 3) by name."""
 
     rows: list[GalleryRow]
     pictures: dict[str, NDArray[np.uint8]]
@@ -124,7 +122,7 @@ class RunGallery:
 def run_gallery(
     run: Path, features: Path, *, label: int | None = None, num_neighbors: int = 10, seed: int = 0
 ) -> RunGallery:
-    """`run` is the folder of a run; the features file must have all images that it was trained on."""
+    """Build the gallery of the run in folder `run`; `features` must have all of its training images."""
     config = load_config(TrainConfig, run / CONFIG_FILE)
     clips, loaded = open_clips(config.clips), load_features(features)
     trained = select_listed(clips.select(config.split, config.subset), config.labels)
@@ -151,20 +149,18 @@ def run_gallery(
     return RunGallery(gallery, pictures, loaded.videos.class_names)
 
 
-# The gallery of figure 2 for the page: neighbors among images of the same, partly wrong label.
-
 FOLDER = "noisy"
 MAX_STAGES, NUM_LABELS = 4, 2
 
 
 def has_noisy_labels(stage: StageRun) -> bool:
-    """Whether it was trained under noise and has features to look for neighbors with."""
+    """Whether the stage was trained with noisy labels and has features."""
     labels = stage.config.labels if stage.config is not None else None
     return labels is not None and bool(labels.noise or labels.file) and stage.features is not None
 
 
 def noisy_galleries(plans: Sequence[PlanRun], out: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Galleries of up to four stages, two labels each, and why others have none. Pictures go to `out`/noisy."""
+    """Return galleries of up to four stages, two labels each, and notes; images are written to `out`/noisy."""
     galleries: list[dict[str, Any]] = []
     notes: list[str] = []
     stages = [(plan, stage) for plan in plans for stage in plan.first_seed.stages if has_noisy_labels(stage)]
@@ -174,11 +170,11 @@ def noisy_galleries(plans: Sequence[PlanRun], out: Path) -> tuple[list[dict[str,
                 assert stage.features is not None
                 gallery = run_gallery(stage.folder, stage.features, num_neighbors=8, seed=seed)
             except (ValueError, OSError) as error:
-                notes.append(f"{stage.name}: no gallery under wrong labels: {error}")
+                notes.append(f"{stage.name}: no gallery under label noise: {error}")
                 break
             galleries.append({"plan": plan.name, "stage": stage.name, **_gallery_values(gallery, out)})
     if len(stages) > MAX_STAGES:
-        notes.append(f"galleries under wrong labels: {MAX_STAGES} of {len(stages)} stages are shown")
+        notes.append(f"galleries under label noise: {MAX_STAGES} of {len(stages)} stages are displayed")
     return galleries, notes
 
 

@@ -1,4 +1,4 @@
-"""Data as scripts: a page that is opened from disk may load those, but fetch nothing."""
+"""Data of the page, written as scripts: a page opened from disk can load scripts but cannot fetch files."""
 
 import hashlib
 import json
@@ -16,17 +16,17 @@ from covid_cmsf.report.plan_summary import plan_layout, plan_rows
 from covid_cmsf.report.runs import FEATURES, PlanRun
 from covid_cmsf.report.thumbnails import ClipCollections, ThumbnailKey, ThumbnailSet
 
-DIGITS = 6  # significant
+DIGITS = 6  # significant digits
 
 
 def data_script(name: str, values: Any) -> str:
-    """`Report.accept("name", {...})` in ASCII: what videos are called cannot end a script or a string."""
+    """Return `Report.accept("name", {...})` in ASCII; names of videos cannot end the script or a string."""
     text = json.dumps(round_values(values), separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
     return f"Report.accept({json.dumps(name)},{text});\n"
 
 
 def round_values(values: Any) -> Any:
-    """Plain values; numbers with six digits, and None where they are not finite."""
+    """Round numbers to six significant digits; None where they are not finite."""
     if isinstance(values, dict):
         return {str(key): round_values(value) for key, value in values.items()}
     if isinstance(values, list | tuple):
@@ -37,9 +37,9 @@ def round_values(values: Any) -> Any:
 
 
 def write_data(folder: Path, files: dict[str, Any]) -> str:
-    """Writes `<name>.js` for each of the files and, last, `version.js`; removes those of earlier times.
+    """Write `<name>.js` for each entry and, last, `version.js`; remove older files.
 
-    Returns the version, a hash of all of them.
+    Return the version, a hash of all files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
@@ -57,8 +57,6 @@ def write_data(folder: Path, files: dict[str, Any]) -> str:
     return version
 
 
-# Which thumbnails a report wants, those of most use first, and where they are named in its data.
-
 KINDS = ("rgb", "flow")
 Data = dict[str, Any]
 
@@ -66,7 +64,7 @@ Data = dict[str, Any]
 def choose_thumbnails(
     plans: Sequence[PlanRun], gallery: Sequence[Gallery | None], datasets: Sequence[Data]
 ) -> list[ThumbnailKey]:
-    """Shown queries, samples of the data, neighbors by rank, then all other queries (RGB alone, for the map)."""
+    """Return thumbnails by priority: displayed queries, samples, neighbors by rank, other queries (RGB, for maps)."""
     pairs = [(plan.clips, one) for plan, one in zip(plans, gallery, strict=True) if one is not None and plan.clips]
     wanted = [
         ThumbnailKey(clips, one.ids[query], kind) for clips, one in pairs for query in one.shown for kind in KINDS
@@ -84,15 +82,15 @@ def choose_thumbnails(
 
 
 def _neighbors_at(gallery: Gallery, rank: int) -> Iterator[str]:
-    """Ids of the neighbors at a rank, of all shown queries, in all stages."""
-    for (_, ranked), places in zip(gallery.stages, gallery.query_rows, strict=True):
+    """Yield the ids of the neighbors at a rank, of all displayed queries and stages."""
+    for (_, ranked), rows in zip(gallery.stages, gallery.query_rows, strict=True):
         for query in gallery.shown:
-            if places[query] >= 0 and rank < ranked.neighbors.shape[1]:
-                yield ranked.videos.ids[int(ranked.neighbors[places[query], rank])]
+            if rows[query] >= 0 and rank < ranked.neighbors.shape[1]:
+                yield ranked.videos.ids[int(ranked.neighbors[rows[query], rank])]
 
 
 def add_thumbnail_names_(data: Data, plans: Sequence[PlanRun], pictures: ThumbnailSet) -> None:
-    """Puts the names of the files into the data of series and of samples: [rgb, flow], empty where there is none."""
+    """Add file names of thumbnails to galleries and samples: [rgb, flow], empty where there is none."""
     for number, plan in enumerate(plans):
         gallery = data.get(f"gallery-{number}")
         if gallery is not None:
@@ -104,14 +102,14 @@ def add_thumbnail_names_(data: Data, plans: Sequence[PlanRun], pictures: Thumbna
 
 
 def thumbnail_notes(pictures: ThumbnailSet, opened: ClipCollections) -> list[str]:
-    """What is not shown, and why."""
+    """Return notes about missing thumbnails."""
     notes = [
         f"the clips at {opened.override or address} cannot be reached, so there are no pictures of them: {reason} "
-        "(--clips says where they are now)"
+        "(--clips gives their new path)"
         for address, reason in opened.reasons.items()
     ]
     if pictures.num_omitted:
-        notes.append(f"{pictures.num_omitted} thumbnails were left out for want of space; --megabytes allows more")
+        notes.append(f"{pictures.num_omitted} thumbnails do not fit into --megabytes")
     if pictures.failures:
         notes.append(f"{len(pictures.failures)} thumbnails could not be made, for example {pictures.failures[0]}")
     return notes
@@ -121,25 +119,22 @@ def _names(pictures: ThumbnailSet, clips: str, video_id: str) -> list[str]:
     return [pictures.made.get(ThumbnailKey(clips, video_id, kind), "") for kind in KINDS]
 
 
-# Plans and curves as the page's scripts want them: plain values.
-
-
 def plan_values(plans: Sequence[PlanRun], gallery: Sequence[Gallery | None]) -> list[dict[str, Any]]:
-    """For each plan its table, its picture, and where its neighbors, maps and errors are."""
+    """Return per plan its table, its graph, and the numbers of its data files."""
     groups = group_numbers(plans)
     return [
         {
             "name": plan.name,
             "kind": "run" if plan.config is None else "plan",
             "group": group,
-            "seeds": [one.seed for one in plan.seeds if one.seed is not None],
+            "seeds": [run.seed for run in plan.seeds if run.seed is not None],
             "rows": plan_rows(plan),
             "layout": asdict(plan_layout(plan.first_seed.stages)),
             "protocol": plan.config.evaluation.protocol if plan.config is not None else None,
-            "gallery": None if own is None else _gallery_info(plan, own, number),
+            "gallery": None if one is None else _gallery_info(plan, one, number),
             "missing": _missing_command(plan),
         }
-        for number, (plan, group, own) in enumerate(zip(plans, groups, gallery, strict=True))
+        for number, (plan, group, one) in enumerate(zip(plans, groups, gallery, strict=True))
     ]
 
 
@@ -150,7 +145,7 @@ def _gallery_info(plan: PlanRun, gallery: Gallery, number: int) -> dict[str, Any
 
 
 def _missing_command(plan: PlanRun) -> str | None:
-    """The command that makes what a report without features lacks."""
+    """Return the command that writes missing features; None if there are features."""
     if any(stage.features for stage in plan.stages):
         return None
     if plan.config is not None:
@@ -164,14 +159,14 @@ def _missing_command(plan: PlanRun) -> str | None:
 
 
 def curve_values(lines: Sequence[Line], figures: dict[str, list[str]]) -> dict[str, Any]:
-    """The charts and their lines; `figures` are the names of the files by measure."""
+    """Return the charts and their lines; `figures` has the file names by chart."""
     charts = [{**asdict(chart), "figures": figures.get(chart.name, [])} for chart in CHARTS]
     drawn = [{**asdict(line), "color": line_color(line.family), "dash": line_dash(line.family)} for line in lines]
     return {"charts": charts, "lines": drawn}
 
 
 def existing_figures(folder: Path) -> dict[str, list[str]]:
-    """Figures that an earlier report drew."""
+    """Return the file names of existing figures by chart."""
     kinds = ("png", "svg")
     return {
         chart.name: [f"{chart.name}.{kind}" for kind in kinds if (folder / f"{chart.name}.{kind}").is_file()]

@@ -1,4 +1,4 @@
-"""The table of a plan in the paper's shape, from whatever its stages have written, finished or not."""
+"""Table and graph layout of a plan, from what its stages have written so far."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ RESULT_KEYS = ("r1", "linear", "seconds", "r1_interval", "effective_rank")
 
 
 def plan_rows(plan: PlanRun) -> list[Row]:
-    """A row a stage, with `state` and `done_fraction`; mean and spread where there are several seeds."""
+    """Return a row per stage with `state` and `done_fraction`; several seeds give mean and standard deviation."""
     chance = plan.config is not None and "chance" in plan.config.baselines
     tables = [_seed_rows(plan, one, chance=chance) for one in plan.seeds]
     rows = mean_over_seeds(tables) if len(tables) > 1 else tables[0]
@@ -35,9 +35,9 @@ def _seed_rows(plan: PlanRun, one: SeedRun, *, chance: bool) -> list[Row]:
     for row, stage in zip(rows[chance:], one.stages, strict=True):
         row |= _result_columns(stage)
         row |= {"state": stage.state, "done_fraction": stage.done_fraction, "kind": stage.kind}
-        if stage.config is None and stage.spec.trains:  # its training file is known once it has begun
+        if stage.config is None and stage.spec.trains:  # its `config` file is known once it has started
             written = written_rows.get(stage.name, {})
-            model = stage.spec.model or written.get("model") or "not begun"
+            model = stage.spec.model or written.get("model") or "not started"
             row |= {
                 "model": model,
                 "modality": stage.modality or written.get("modality"),
@@ -52,7 +52,7 @@ def _seed_rows(plan: PlanRun, one: SeedRun, *, chance: bool) -> list[Row]:
 
 
 def _result_columns(stage: StageRun) -> dict[str, Any]:
-    """From stage.json; of a single run from the results that stand in its folder."""
+    """Return the results from stage.json, or of a single run from the files in its folder."""
     columns = {name: stage.result.get(name) for name in RESULT_KEYS}
     if not stage.result:
         columns["r1"] = stage.retrieval.get("recall", {}).get("1")
@@ -66,17 +66,16 @@ def _result_columns(stage: StageRun) -> dict[str, Any]:
 
 
 def _run_columns(stage: StageRun) -> dict[str, Any]:
-    """What a run that is no plan's stage starts from and is guided by: files."""
+    """Return init and guides of a run outside of a plan: paths of files."""
     if stage.config is None:
         return {}
     guides = [guide.weights for guide in stage.config.guides]
-    start = stage.config.init
     protocol = stage.retrieval.get("protocol")
-    return {"init": start, "constraint": ", ".join(guides) or None, "protocol": protocol}
+    return {"init": stage.config.init, "constraint": ", ".join(guides) or None, "protocol": protocol}
 
 
 def _to_stage(plan: PlanRun, stage: StageRun, number: int) -> Stage:
-    """As the planner has it, to be put into words by the planner's own table."""
+    """Convert to a `Stage`, for `table_rows` of co-training."""
     spec, config = stage.spec, stage.config
     return Stage(
         spec,
@@ -96,7 +95,7 @@ def _to_stage(plan: PlanRun, stage: StageRun, number: int) -> Stage:
 
 
 def _read_table(folder: Path) -> dict[str, Row]:
-    """The table that the plan wrote when it last ended, by stage."""
+    """Read the last written table.json, by stage."""
     path = folder / "table.json"
     if not path.is_file():
         return {}
@@ -106,7 +105,7 @@ def _read_table(folder: Path) -> dict[str, Row]:
         return {}
 
 
-# Where the stages of a plan stand in its picture: a column a step, a lane a modality, rounds where the lanes meet.
+# Layout of the graph: a column per step, a lane per modality, rounds next to the neighboring lane
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """`kind` is init or guide."""
+    """From one stage to another; `kind` is init or guide."""
 
     start: str
     end: str
@@ -130,7 +129,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Layout:
-    """Lanes have a name (the modality) and the number of their rows."""
+    """Positions of all stages; `lanes` has (modality, number of rows)."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
@@ -139,9 +138,9 @@ class Layout:
 
 
 def plan_layout(stages: Sequence[StageRun]) -> Layout:
-    """All stages; those that need nothing are in column 0, others one to the right of the last that they need.
+    """Place stages without dependencies in column 0, others one to the right of their last dependency.
 
-    In the first lane rounds stand at the bottom, in all others at the top, so that guides cross no other stage.
+    Rounds are at the bottom of the first lane and at the top of all others, so that guide edges cross no other stage.
     """
     columns: dict[str, int] = {}
     for stage in stages:
@@ -166,12 +165,12 @@ def plan_layout(stages: Sequence[StageRun]) -> Layout:
 
 
 def _row_priority(stage: StageRun) -> int:
-    """Rounds keep row 0 for themselves; starts and controls come after, baselines last."""
+    """Rounds have row 0; pretraining and controls come next, baselines last."""
     return {"round": 0, "pretrain": 1, "control": 1, "baseline": 2}[stage.kind]
 
 
 def _assign_rows(cells: Sequence[tuple[int, int]]) -> list[int]:
-    """A free row for each (column, lowest row wanted)."""
+    """Return a free row for each (column, smallest row)."""
     lowest = min(rank for _, rank in cells)
     taken: set[tuple[int, int]] = set()
     rows = [0] * len(cells)

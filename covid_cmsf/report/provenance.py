@@ -1,4 +1,4 @@
-"""Where numbers come from: settings, commands, versions, machines, durations and hashes of every stage."""
+"""Provenance of every stage: configuration, commands, versions, machines, durations and hashes."""
 
 import json
 import shlex
@@ -10,7 +10,7 @@ from covid_cmsf.training.run_dir import CONFIG_FILE
 
 
 def plan_provenance(plan: PlanRun) -> dict[str, Any]:
-    """Of a plan or run, and of each stage that has begun."""
+    """Return the provenance of a plan or run, and of each stage that has started."""
     stages = [_stage_provenance(stage, one.seed) for one in plan.seeds for stage in one.stages if stage.folder.is_dir()]
     commands = dict.fromkeys(start["command"] for stage in stages for start in stage["starts"])
     path = plan.folder / PLAN_FILE
@@ -39,7 +39,7 @@ def _stage_provenance(stage: StageRun, seed: int | None) -> dict[str, Any]:
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
-    """The lines of environment.jsonl, their command as one would type it; a last line cut short is left out."""
+    """Read environment.jsonl, with commands for a shell; an incomplete last line is ignored."""
     starts = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
@@ -51,7 +51,7 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
 
 
 def shell_command(argv: list[str]) -> str:
-    """`sys.argv` as a line for a shell."""
+    """Format `sys.argv` as a shell command."""
     if not argv:
         return ""
     name = Path(argv[0]).name
@@ -60,7 +60,7 @@ def shell_command(argv: list[str]) -> str:
 
 
 def collect_hashes(stage: StageRun) -> dict[str, str]:
-    """SHA-256 of what went in and came out: checkpoints, guides, weights, clips, and the stage's own key."""
+    """Return the SHA-256 of checkpoint, guides, encoder, clips and features, and the stage's key."""
     digests: dict[str, str] = {}
     index = stage.folder / "checkpoints" / "index.json"
     if index.is_file():

@@ -1,4 +1,4 @@
-"""Who was found for each query, by the very functions that measured R@1."""
+"""Rank the gallery for every query, with the functions that compute R@1, and project features to 2D."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,12 +13,14 @@ from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering
 from covid_cmsf.evaluation.retrieval import RANKS, gallery_and_query_indices
 from covid_cmsf.report.runs import StageRun
 
-# Q queries, K neighbors
+# Q queries, K neighbors, N samples, D feature
+
+UMAP_NEIGHBORS, UMAP_MIN_DIST = 15, 0.1  # the defaults of UMAP
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """`queries` and `found` are rows of the features file; `vectors` are the queries as they were compared."""
+    """Nearest neighbors of every query; `queries` and `neighbors` are indices into the features file."""
 
     queries: Tensor  # (Q,)
     neighbors: Tensor  # (Q, K), nearest first
@@ -28,7 +30,7 @@ class Ranking:
 
     @property
     def first_correct(self) -> Tensor:
-        """(Q,) the rank, from 1, of the first neighbor of the query's class; 0 where none of the K is."""
+        """Rank (Q,), from 1, of the first neighbor of the query's class; 0 if none of the K is."""
         return torch.where(self.correct.any(1), self.correct.int().argmax(1) + 1, 0)
 
     @property
@@ -45,7 +47,7 @@ def rank_queries(
     centering: str | None = None,
     allow_shared_sources: bool = False,
 ) -> Ranking:
-    """The 50 nearest of every query (fewer in a smaller gallery), as `evaluate_retrieval` finds them."""
+    """Return the 50 nearest neighbors of every query (fewer in a smaller gallery), as in `evaluate_retrieval`."""
     centering_mode = choose_centering(centering, features.protocol)
     index_pair = gallery_and_query_indices(
         features.videos, gallery, query, allow_shared_sources=allow_shared_sources, val_fraction=VAL_FRACTION, seed=0
@@ -53,33 +55,25 @@ def rank_queries(
     gallery_features, query_features = center_and_normalize(
         features.features[index_pair[0]], features.features[index_pair[1]], centering_mode
     )
-    nearest_rows = nearest(query_features, gallery_features, min(RANKS[-1], len(gallery_features)))  # (Q, K)
-    similarity = cosines(query_features, gallery_features, nearest_rows)
+    neighbors = nearest(query_features, gallery_features, min(RANKS[-1], len(gallery_features)))  # (Q, K)
+    similarity = cosines(query_features, gallery_features, neighbors)
     labels = features.videos.labels
-    rows = index_pair[0][nearest_rows]
-    return Ranking(index_pair[1], rows, similarity, labels[rows] == labels[index_pair[1]][:, None], query_features)
+    videos = index_pair[0][neighbors]
+    return Ranking(index_pair[1], videos, similarity, labels[videos] == labels[index_pair[1]][:, None], query_features)
 
 
 def cosines(queries: Tensor, gallery: Tensor, neighbors: Tensor, *, block_size: int = 256) -> Tensor:
-    """(Q, K): of each query (Q, D) with the rows of (G, D) found for it. In blocks, for (Q, K, D) may be large."""
+    """Return the cosines (Q, K) of queries (Q, D) and their neighbors in (G, D); in blocks, to save memory."""
     blocks = zip(queries.split(block_size), neighbors.split(block_size), strict=True)
-    return torch.cat([torch.einsum("qd,qkd->qk", query, gallery[rows]) for query, rows in blocks])
+    return torch.cat([torch.einsum("qd,qkd->qk", query, gallery[indices]) for query, indices in blocks])
 
 
-# Features in two dimensions: principal components always, UMAP where it is installed.
+def principal_components(features: Tensor) -> tuple[Tensor, tuple[float, float]]:
+    """Project (N, D) features on the two directions of largest variance; return (N, 2) and explained variances.
 
-# N rows, D feature
-
-
-UMAP_NEIGHBORS, UMAP_MIN_DIST = 15, 0.1  # of UMAP, its own defaults
-
-
-def principal_components(rows: Tensor) -> tuple[Tensor, tuple[float, float]]:
-    """(N, D) -> (N, 2) on the two directions of largest variance, and their shares of the variance.
-
-    Each direction's sign is such that its largest component is positive, so that the same features give the same map.
+    Signs are such that the largest component of each direction is positive: equal features give equal maps.
     """
-    centered = rows.double() - rows.double().mean(0)
+    centered = features.double() - features.double().mean(0)
     values, vectors = torch.linalg.eigh(centered.T @ centered)  # ascending
     directions = vectors[:, -2:].flip(1)  # (D, 2)
     largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
@@ -97,32 +91,27 @@ def has_umap() -> bool:
     return find_spec("umap") is not None
 
 
-def umap_projection(rows: Tensor, *, seed: int = 0) -> Tensor:
-    """(N, D) -> (N, 2) by UMAP with the cosine distance. The same seed gives the same map."""
+def umap_projection(features: Tensor, *, seed: int = 0) -> Tensor:
+    """Project (N, D) features to (N, 2) by UMAP with cosine distance, deterministic for a seed."""
     reducer = import_module("umap").UMAP(
-        n_neighbors=min(UMAP_NEIGHBORS, len(rows) - 1),
+        n_neighbors=min(UMAP_NEIGHBORS, len(features) - 1),
         min_dist=UMAP_MIN_DIST,
         metric="cosine",
         random_state=seed,
         n_jobs=1,
     )
-    return torch.from_numpy(reducer.fit_transform(rows.numpy())).float()
-
-
-# All that the page needs of a stage's features: neighbors, ranks, a map. The features themselves are let go.
-
-# Q queries, K neighbors
+    return torch.from_numpy(reducer.fit_transform(features.numpy())).float()
 
 
 @dataclass(frozen=True)
 class RankedStage:
-    """`queries` and `found` are rows of `videos`."""
+    """What the page needs of a stage's features; `queries` and `neighbors` are indices into `videos`."""
 
     videos: VideoTable
     queries: Tensor  # (Q,)
     neighbors: Tensor  # (Q, K)
     similarity: Tensor  # (Q, K)
-    first_correct: Tensor  # (Q,) 0 where none of the K is right
+    first_correct: Tensor  # (Q,) 0 if none of the K is correct
     r1: float
     pca: Tensor  # (Q, 2)
     explained_variance: tuple[float, float]
@@ -132,7 +121,7 @@ class RankedStage:
 
 
 def rank_stage(stage: StageRun, *, umap: bool) -> RankedStage:
-    """Measured as the stage's own retrieval.json says, else train against test; a different R@1 is noted."""
+    """Rank with the subsets of retrieval.json, or test in train; `note` reports an R@1 that differs from the result."""
     assert stage.features is not None
     features = load_features(stage.features)
     stated_evaluation = {**stage.result.get("evaluation", {}), **stage.retrieval}
@@ -149,7 +138,7 @@ def rank_stage(stage: StageRun, *, umap: bool) -> RankedStage:
     stated = stage.retrieval.get("recall", {}).get("1", stage.result.get("r1"))
     note = None
     if stated is not None and abs(stated - ranking.r1) > 1e-6:
-        note = f"{stage.name}: its features give R@1 {ranking.r1:.2f}, its result says {stated:.2f}; measure it again"
+        note = f"{stage.name}: its features give R@1 {ranking.r1:.2f}, its result says {stated:.2f}; evaluate it again"
     points, explained_variance = principal_components(ranking.query_features)
     return RankedStage(
         videos=features.videos,

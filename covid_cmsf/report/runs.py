@@ -1,4 +1,4 @@
-"""The folder of one stage, or of one training run, read as far as it is there: half-finished ones too."""
+"""Read folders of plans and training runs, finished or not."""
 
 import json
 import re
@@ -26,16 +26,16 @@ ORDER: tuple[Kind, ...] = (
     "round",
     "control",
     "baseline",
-)  # how stages of one modality are put side by side
+)  # order of stages in a gallery
 
 
 @dataclass(frozen=True)
 class StageRun:
-    """What a stage is and what it has written so far. Mappings are empty where their file is not there yet."""
+    """A stage and what it has written so far. Mappings are empty if their file does not exist yet."""
 
     spec: StageConfig
     folder: Path
-    config: TrainConfig | None  # None where nothing is trained, or where nobody knows yet
+    config: TrainConfig | None  # None if nothing is trained, or not known yet
     raw_config: Values = field(default_factory=dict)  # config.yaml
     result: Values = field(default_factory=dict)  # stage.json
     retrieval: Values = field(default_factory=dict)
@@ -45,17 +45,17 @@ class StageRun:
 
     @property
     def name(self) -> str:
-        """Of the stage, and of its folder."""
+        """Name of the stage and of its folder."""
         return self.spec.name
 
     @property
     def modality(self) -> str | None:
-        """What the network sees; None while nobody knows."""
+        """Modality of the network; None if not known yet."""
         return self.config.modality if self.config is not None else self.spec.modality
 
     @property
     def kind(self) -> Kind:
-        """Its part in the plan: rounds are guided, controls go on from a start without a guide."""
+        """Kind of stage: a round has a guide; a control has an init but no guide."""
         if not self.spec.trains:
             return "baseline"
         if self.spec.guides:
@@ -64,7 +64,7 @@ class StageRun:
 
     @property
     def features(self) -> Path | None:
-        """Its features file, where there is one."""
+        """Path of the features file; None if there is none."""
         path = self.folder / FEATURES
         return path if path.is_file() else None
 
@@ -77,7 +77,7 @@ class StageRun:
 
     @property
     def done_fraction(self) -> float:
-        """Of its training, 0 to 1."""
+        """Finished fraction of the training, 0 to 1."""
         if self.state == "done":
             return 1.0
         line = last_metrics(self.folder / "metrics.jsonl")
@@ -88,7 +88,7 @@ class StageRun:
 
 
 def read_stage(spec: StageConfig, folder: Path, plan: PlanConfig | None = None) -> StageRun:
-    """The stage in `folder`, which need not exist yet; then its settings are what the plan says."""
+    """Read the stage in `folder`; if it does not exist yet, the configuration is that of the plan."""
     notes: list[str] = []
     raw_config = _yaml(folder / CONFIG_FILE)
     return StageRun(
@@ -105,7 +105,7 @@ def read_stage(spec: StageConfig, folder: Path, plan: PlanConfig | None = None) 
 
 
 def read_json(path: Path, notes: list[str]) -> Values:
-    """The mapping in a file; empty where there is none. A damaged file is noted."""
+    """Read a mapping from a JSON file; empty if there is none. A damaged file adds a note."""
     if not path.is_file():
         return {}
     try:
@@ -124,7 +124,7 @@ def _yaml(path: Path) -> Values:
 def _train_config(
     spec: StageConfig, raw_config: Values, plan: PlanConfig | None, notes: list[str], folder: Path
 ) -> TrainConfig | None:
-    """Those in the folder, else those that the plan itself holds; a plan's `config` file is known only once begun."""
+    """Return the configuration in the folder, else that of the plan; None if the plan refers to a `config` file."""
     if not spec.trains:
         return None
     values = raw_config or (_planned_values(spec, plan) if plan is not None and spec.config is None else {})
@@ -145,14 +145,12 @@ def _planned_values(spec: StageConfig, plan: PlanConfig) -> Values:
     return values
 
 
-# What a report is about: folders of plans (of one or several seeds) and of single training runs.
-
 PLAN_FILE = "plan.json"
 
 
 @dataclass(frozen=True)
 class SeedRun:
-    """The stages of one seed; `seed` is None where the plan does not name any."""
+    """Stages of one seed; `seed` is None for a plan without seeds."""
 
     seed: int | None
     stages: tuple[StageRun, ...]
@@ -169,18 +167,18 @@ class PlanRun:
 
     @property
     def first_seed(self) -> SeedRun:
-        """The first seed that has features, else the first: pictures and maps are of this one."""
+        """First seed with features, else the first: galleries and maps are of this seed."""
         with_features = [one for one in self.seeds if any(stage.features for stage in one.stages)]
         return (with_features or self.seeds)[0]
 
     @property
     def stages(self) -> tuple[StageRun, ...]:
-        """Of all seeds."""
+        """Stages of all seeds."""
         return tuple(stage for one in self.seeds for stage in one.stages)
 
     @property
     def clips(self) -> str | None:
-        """The address of the clips that it was measured on."""
+        """Path of the clips of the evaluation."""
         if self.config is not None and self.config.evaluation.clips is not None:
             return self.config.evaluation.clips
         for stage in self.stages:
@@ -190,13 +188,13 @@ class PlanRun:
 
 
 def read_runs(paths: Sequence[Path]) -> list[PlanRun]:
-    """The plans and runs in these folders; ValueError or FileNotFoundError says which one is neither."""
+    """Read plans and runs; ValueError or FileNotFoundError for a folder that is neither."""
     names = unique_names(paths)
     return [read_run(path, name) for path, name in zip(paths, names, strict=True)]
 
 
 def read_run(path: Path, name: str) -> PlanRun:
-    """A plan's folder, the folder of one of its seeds, or a run's."""
+    """Read the folder of a plan, of one of its seeds, or of a run."""
     if not path.is_dir():
         raise FileNotFoundError(
             f"no folder {path}; give the folder of a plan (cotrain --out) or of a run (train --out)"
@@ -216,7 +214,7 @@ def read_run(path: Path, name: str) -> PlanRun:
 
 
 def unique_names(paths: Sequence[Path]) -> list[str]:
-    """The last parts of the paths, as many as are needed to tell them apart."""
+    """Return the last components of the paths, as many as make them unique."""
     full = [path.resolve() for path in paths]
     if len(set(full)) < len(full):
         duplicate = next(path for path in full if full.count(path) > 1)
@@ -241,6 +239,6 @@ def _read_plan(path: Path) -> PlanConfig:
 
 
 def _to_stage_name(name: str) -> str:
-    """Folders may be called anything; stages have plain names."""
+    """Convert the name of a folder to a valid name of a stage."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-")
     return plain or "run"

@@ -1,4 +1,4 @@
-"""A report on localhost that follows its runs: written again when their files change; the page looks for that."""
+"""Serve a report on localhost and write it again when the files of its runs change."""
 
 import logging
 import threading
@@ -15,37 +15,37 @@ HOST = "127.0.0.1"
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Files of the report, never from a cache, without a line for each on the screen."""
+    """Serves the files of the report without caching; requests are logged at level DEBUG."""
 
     def end_headers(self) -> None:
-        """Browsers ask again each time."""
+        """Disable caching."""
         self.send_header("Cache-Control", "no-store")
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """To the log, at its most talkative only."""
+        """Log a request."""
         logger.debug(format, *args)
 
 
 def start_server(out: Path, port: int) -> ThreadingHTTPServer:
-    """Serves the folder in a thread; port 0 is any that is free. ValueError when the port is taken."""
+    """Serve the folder in a thread; port 0 is any free port. ValueError if the port is taken."""
     try:
         server = ThreadingHTTPServer((HOST, port), partial(Handler, directory=str(out)))
     except OSError as error:
-        raise ValueError(f"port {port} cannot be used ({error.strerror}); choose another by --port") from None
+        raise ValueError(f"port {port} cannot be used ({error.strerror}); choose another with --port") from None
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 
 
 def server_url(server: ThreadingHTTPServer) -> str:
-    """What to open in a browser."""
+    """Return the address of the page."""
     return f"http://{HOST}:{server.server_address[1]}/"
 
 
 def watch_and_rebuild(report: Report, *, interval: float, stop: threading.Event) -> None:
-    """Writes the report again whenever a file has changed, until `stop` is set; then once more, with figures.
+    """Write the report again whenever a file changes, until `stop` is set; then once more, with figures.
 
-    A plan that is being run may move folders about: what cannot be read now is tried again.
+    A running plan may move folders: an error while reading is logged, and the next change tries again.
     """
     while not stop.wait(interval):
         try:

@@ -1,4 +1,4 @@
-"""A clip as a short loop: a few frames of its middle as an animated WebP, in RGB or in the colors of flow."""
+"""Thumbnails: a few frames from the middle of a clip as an animated WebP, of RGB or color-coded flow."""
 
 import hashlib
 import io
@@ -23,13 +23,13 @@ from covid_cmsf.logs import progress_bar
 # T frames, H W pixels
 
 
-SPAN = 32  # frames of the video that the loop goes over: what a network sees of it
-PERCENTILE = 99  # the speed of full color
+SPAN = 32  # frames of the video that a loop covers, about a training clip
+PERCENTILE = 99  # of the speed, shown in full color
 
 
 @dataclass(frozen=True)
 class Style:
-    """How fine a thumbnail is: short edge in pixels, frames, quality of WebP."""
+    """Resolution of thumbnails: short edge in pixels, number of frames, WebP quality."""
 
     edge: int
     num_frames: int
@@ -37,7 +37,7 @@ class Style:
 
     @property
     def name(self) -> str:
-        """Of the folder that holds them."""
+        """Name of the folder."""
         return f"{self.edge}px-{self.num_frames}f-q{self.quality}"
 
 
@@ -45,15 +45,15 @@ STYLES = (Style(64, 8, 50), Style(56, 8, 40), Style(48, 8, 35), Style(48, 6, 25)
 
 
 def loop_frames(count: int, num_frames: int, span: int = SPAN) -> list[int]:
-    """Up to `num_frames` numbers, evenly spaced over the middle `span` of `count` frames."""
+    """Return up to `num_frames` frame indices, evenly spaced over the middle `span` of `count` frames."""
     length = min(span, count)
     first = (count - length) // 2
-    places = np.linspace(first, first + length - 1, min(num_frames, length))
-    return [int(place) for place in places.round()]
+    positions = np.linspace(first, first + length - 1, min(num_frames, length))
+    return [int(position) for position in positions.round()]
 
 
 def thumbnail(clips: Clips, record: ClipRecord, modality: str, style: Style) -> bytes:
-    """The WebP file. Full color of flow is the speed that all but a hundredth of the clip stay below."""
+    """Return the WebP file. Flow has full color at the 99th percentile of the clip's speed."""
     count = record.num_flow if modality == "flow" else record.num_frames
     numbers = loop_frames(count, style.num_frames)
     frames = clips.read(record, modality, numbers)
@@ -68,7 +68,7 @@ def thumbnail(clips: Clips, record: ClipRecord, modality: str, style: Style) -> 
 
 
 def resize_short_edge(pixels: NDArray[np.uint8], edge: int) -> Image.Image:
-    """(H, W, 3) with its short edge at `edge` pixels; small ones are left as they are."""
+    """Resize (H, W, 3) to a short edge of at most `edge` pixels."""
     height, width = pixels.shape[:2]
     factor = min(1.0, edge / min(height, width))
     size = max(1, round(width * factor)), max(1, round(height * factor))
@@ -77,7 +77,7 @@ def resize_short_edge(pixels: NDArray[np.uint8], edge: int) -> Image.Image:
 
 
 def encode_webp(pictures: list[Image.Image], quality: int, *, milliseconds: int = 125) -> bytes:
-    """One picture is a still, several are a loop without an end."""
+    """Encode one image, or several as an endless loop."""
     data = io.BytesIO()
     if len(pictures) == 1:
         pictures[0].save(data, format="WEBP", quality=quality, method=4)
@@ -95,41 +95,39 @@ def encode_webp(pictures: list[Image.Image], quality: int, *, milliseconds: int 
     return data.getvalue()
 
 
-# The thumbnails of a report: those of most use first, as fine as the budget allows, each made once.
-
 logger = logging.getLogger(__name__)
-NUM_SIZE_SAMPLES = 10  # pictures whose sizes say what the rest will take
-BUDGET_FRACTION = 0.9  # of the budget: a sample may mislead
+NUM_SIZE_SAMPLES = 10  # thumbnails whose mean size estimates the rest
+BUDGET_FRACTION = 0.9  # safety margin for that estimate
 
 
 class ThumbnailKey(NamedTuple):
-    """A picture of a video in one modality."""
+    """Thumbnail of a video in one modality."""
 
-    clips: str  # their address
+    clips: str  # path
     video_id: str
     modality: str
 
 
 @dataclass
 class ThumbnailSet:
-    """What was made: `made[wanted]` is the file's name in `folder`; videos that could not be read are listed."""
+    """Written thumbnails: `made[key]` is a file name in `folder`; `failures` lists unreadable videos."""
 
     folder: str
     made: dict[ThumbnailKey, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
-    num_omitted: int = 0  # for want of space
+    num_omitted: int = 0  # beyond the budget
 
 
 class ClipCollections:
-    """Collections of clips by address, opened once; those that cannot be reached have a reason."""
+    """Clips by path, opened once; `reasons` has the errors of those that cannot be opened."""
 
     def __init__(self, override: str | None = None) -> None:
-        self.override = override  # of every address
+        self.override = override  # replaces every path
         self.reasons: dict[str, str] = {}
         self._clips: dict[str, tuple[Clips, dict[str, ClipRecord]]] = {}
 
     def get(self, address: str) -> tuple[Clips, dict[str, ClipRecord]] | None:
-        """The clips and their records by id; None where they are out of reach."""
+        """Return the clips and their records by id; None if they cannot be opened."""
         if address not in self._clips and address not in self.reasons:
             try:
                 clips = open_clips(self.override or address)
@@ -139,7 +137,7 @@ class ClipCollections:
         return self._clips.get(address)
 
     def record(self, wanted: ThumbnailKey) -> ClipRecord | None:
-        """The video's record, if there is a picture of that modality to be had."""
+        """Return the video's record; None if there are no frames of the modality."""
         opened = self.get(wanted.clips)
         record = opened[1].get(wanted.video_id) if opened is not None else None
         if opened is None or record is None or wanted.modality not in opened[0].modalities:
@@ -156,7 +154,7 @@ def make_thumbnails(
     workers: int = 2,
     style: Style | None = None,
 ) -> ThumbnailSet:
-    """Writes below `out`; `wanted` is in order of use, and what exceeds `budget` bytes is left out, last first."""
+    """Write thumbnails below `out`, by priority, as fine as `budget` bytes allow; what does not fit is omitted."""
     available = [one for one in dict.fromkeys(wanted) if opened.record(one) is not None]
     if not available:
         return ThumbnailSet("")
@@ -184,7 +182,7 @@ def make_thumbnails(
 def choose_style(
     mean_size: Callable[[Style], float], count: int, budget: float, style: Style | None = None
 ) -> tuple[Style, float]:
-    """The finest style in which `count` pictures fit (else the coarsest), and the mean bytes of one."""
+    """Return the finest style in which `count` thumbnails fit (else the coarsest), and their mean size in bytes."""
     size = 0.0
     for chosen in (style,) if style is not None else STYLES:
         size = mean_size(chosen)
@@ -194,7 +192,7 @@ def choose_style(
 
 
 def file_name(wanted: ThumbnailKey, opened: ClipCollections) -> str:
-    """The same for the same video, whatever it is called: names may hold anything."""
+    """Return a file name that is safe for any video id."""
     record = opened.record(wanted)
     assert record is not None
     text = f"{wanted.clips}\n{wanted.video_id}\n{record.source_sha256}"
@@ -207,7 +205,7 @@ def _mean_size(sampled: Sequence[ThumbnailKey], opened: ClipCollections, style: 
 
 
 def _encode(wanted: ThumbnailKey, opened: ClipCollections, style: Style) -> tuple[bytes | None, str | None]:
-    """The file, or why there is none: a video that cannot be read does not stop a report."""
+    """Return the file, or the error: an unreadable video does not stop a report."""
     clips, record = opened.get(wanted.clips), opened.record(wanted)
     assert clips is not None and record is not None
     try:
@@ -221,14 +219,14 @@ def _write(wanted: ThumbnailKey, opened: ClipCollections, path: Path, style: Sty
         return None
     data, reason = _encode(wanted, opened, style)
     if data is not None:
-        temporary = path.with_suffix(".tmp")  # a picture that is lost is made again: no need to flush thousands
+        temporary = path.with_suffix(".tmp")  # no fsync: a lost thumbnail is made again
         temporary.write_bytes(data)
         temporary.replace(path)
     return reason
 
 
 def _remove_others(out: Path, folder: Path, names: set[str]) -> None:
-    """Pictures of an earlier report into the same folder that this one does not show."""
+    """Remove thumbnails of an earlier report that this one does not use."""
     for other in out.iterdir():
         if other.is_dir() and other != folder and other.name in {style.name for style in STYLES}:
             shutil.rmtree(other)

@@ -253,7 +253,7 @@ def test_foreign_weights_and_parts_of_our_checkpoints_are_taken(tmp_path: Path) 
     (online, eval_model), (target, _) = small_encoder(seed=0), small_encoder(seed=1)
     torch.save({"epoch": 1, "state_dict": to_coclr(online.state_dict(), None)}, tmp_path / "coclr.pth.tar")
     foreign = load_eval_model(tmp_path / "coclr.pth.tar")
-    with pytest.raises(ValueError, match="do not record their modality"):
+    with pytest.raises(ValueError, match="do not say which modality"):
         build_eval_protocol(foreign.metadata)
     told = build_eval_protocol(foreign.metadata, modality="rgb", length=6, size=24)
     state = {f"online.encoder.{key}": value for key, value in online.state_dict().items()}

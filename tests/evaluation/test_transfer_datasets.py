@@ -65,7 +65,7 @@ def test_a_missing_data_set_is_named_with_its_place(name: str, tmp_path: Path) -
     (tmp_path / row.folder).mkdir()
     with pytest.raises(FileNotFoundError, match=f"{name}: {tmp_path / row.folder} is incomplete"):
         open_torchvision(row, tmp_path)
-    with pytest.raises(NotADirectoryError, match="no folder .*nowhere with the data sets; --root"):
+    with pytest.raises(NotADirectoryError, match="no folder .*nowhere; --root"):
         open_torchvision(row, tmp_path / "nowhere")
 
 
@@ -132,7 +132,7 @@ def test_a_folder_of_ones_own_is_known_by_the_bytes_of_its_pictures(tmp_path: Pa
     Image.new("RGB", (10, 8), (1, 2, 3)).save(own / "val" / "dog" / "1.png")
     assert [record.source_sha256 for record in open_folder(own).images.records][3] != digests[3]
     assert len(open_datasets([str(own)], Path())) == 1
-    with pytest.raises(ValueError, match="two data sets same name: own"):
+    with pytest.raises(ValueError, match="data sets with the same name: own"):
         open_datasets([str(own), f"{own}/"], Path())
     shutil.rmtree(own / "val")
     with pytest.raises(FileNotFoundError, match="no folder .*own/val; a folder of images needs train, val, test"):

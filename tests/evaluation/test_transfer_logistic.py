@@ -128,7 +128,7 @@ def test_raw_rows_are_means_of_windows_as_the_backbone_gives_them() -> None:
 
 
 def test_rows_and_labels_must_fit() -> None:
-    with pytest.raises(ValueError, match=r"rows \(3, 2\) and labels \(2,\) differ"):
+    with pytest.raises(ValueError, match=r"features \(3, 2\) and labels \(2,\) are not"):
         LabeledFeatures(torch.zeros(3, 2), torch.zeros(2))
     with pytest.raises(ValueError, match="there are no features"):
         LabeledFeatures(torch.zeros(0, 2), torch.zeros(0))

@@ -192,7 +192,7 @@ def test_ray_and_the_local_search_share_a_journal(tmp_path: Path) -> None:
 
 
 def test_wrong_options_are_said(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="0 trials: one at least"):
+    with pytest.raises(ValueError, match="num_trials = 0: must be at least 1"):
         search(TRAIN, VAL, num_trials=0)
     with pytest.raises(ValueError, match="unknown executor 'slurm'; choose from local, ray"):
         search(TRAIN, VAL, executor="slurm")

@@ -95,9 +95,9 @@ def test_a_partial_copy_is_told_by_its_sizes() -> None:
 
 
 def test_a_split_that_cannot_be_drawn_is_an_error() -> None:
-    with pytest.raises(ValueError, match="class 0 has 3 images; the split needs 4 at least"):
+    with pytest.raises(ValueError, match="class 0 has 3 images; the split needs at least 4"):
         split_images(["a", "b", "c", "d"], [0] * 4, ["train"] * 3 + ["test"], SplitRule(3))
-    with pytest.raises(ValueError, match="class 1 has 2 images; the split needs 3 at least"):
+    with pytest.raises(ValueError, match="class 1 has 2 images; the split needs at least 3"):
         split_images(["a", "b"], [1, 1], ["all", "all"], SplitRule(1, num_trainval=2))
     with pytest.raises(ValueError, match="the images are in train; this split needs test, train, val"):
         split_images(["a"], [0], ["train"], SplitRule(None))

@@ -171,7 +171,7 @@ def test_a_served_report_follows_its_files(plan: Path, tmp_path: Path) -> None:
     try:
         with urllib.request.urlopen(f"{server_url(server)}data/version.js") as answer:
             assert version in answer.read().decode() and answer.headers["Cache-Control"] == "no-store"
-        with pytest.raises(ValueError, match="choose another by --port"):
+        with pytest.raises(ValueError, match="choose another with --port"):
             start_server(out, server.server_address[1])
         following.start()
         with (copy / "cmsf-rgb-1" / "metrics.jsonl").open("a") as file:

@@ -51,7 +51,7 @@ def test_without_noise_there_is_nothing_to_show() -> None:
     features, _, true, names = noisy_features()
     with pytest.raises(ValueError, match="is there any noise"):
         gallery_rows(features, true, true, names)
-    with pytest.raises(ValueError, match="label 7 has no right image"):
+    with pytest.raises(ValueError, match="label 7 has no correct image"):
         gallery_rows(features, true, true, names, label=7)
 
 

@@ -132,7 +132,7 @@ def test_filters_of_the_gallery_leave_the_right_queries(written: Path, open_page
     assert page.locator("#neighbors .query").first.locator(".neighbor-row").count() == 2
     page.get_by_label("controls and baselines").check()
     assert page.locator("#neighbors .query").first.locator(".neighbor-row").count() == 3
-    opened.choose("neighbors", "Networks", "flow")
+    opened.choose("neighbors", "Modality", "flow")
     stages = opened.report("[...document.querySelectorAll('#neighbors .neighbor-row')].map((one) => one.dataset.stage)")
     assert set(stages) == {"infonce-flow", "cmsf-flow-1", "msf-flow"}
     page.locator("#neighbors input[type=search]").fill("v00000")
@@ -186,10 +186,10 @@ def test_clips_can_be_stopped_and_stand_still_where_the_system_says_so(written: 
     of_query = "document.querySelector('#neighbors .query').querySelectorAll('img.loop')"
     opened.page.wait_for_function(f"() => [...{of_query}].every((one) => one.complete && one.naturalWidth)")
     shown = loops.count()
-    opened.page.get_by_label("Stop the clips").click()
+    opened.page.get_by_label("Pause the clips").click()
     assert (loops.count(), stills.count()) == (0, shown) and shown > 2
     assert stills.first.bounding_box()["width"] > 20 and ", RGB" in stills.first.get_attribute("aria-label")
-    opened.page.get_by_label("Let the clips run").click()
+    opened.page.get_by_label("Play the clips").click()
     assert (loops.count(), stills.count()) == (shown, 0)
     quiet = open_page(written, reduced_motion="reduce")
     quiet.page.locator("#neighbors").scroll_into_view_if_needed()

@@ -52,7 +52,7 @@ def test_a_stage_whose_settings_are_in_a_file_is_known_once_it_has_begun(clips: 
     stages = [{"name": "first", "config": "first.yaml"}, {"name": "second", "config": "b.yaml", "init": "first"}]
     (tmp_path / "plan.json").write_text(json.dumps({"stages": stages}))
     rows = plan_rows(read_run(tmp_path, "listed"))
-    assert [row["model"] for row in rows] == ["not begun", "not begun"] and rows[1]["init"] == "1"
+    assert [row["model"] for row in rows] == ["not started", "not started"] and rows[1]["init"] == "1"
 
 
 def test_a_single_run_is_a_plan_of_one_stage(plan: Path, tmp_path: Path) -> None:

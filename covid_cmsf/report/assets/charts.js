@@ -1,7 +1,7 @@
-// Plotly in the page's own type and colors, in both themes. It is large, so it is loaded after the page stands.
+// Plotly with the fonts and colors of the page, in both themes. It is large, so it is loaded after the page.
 "use strict";
 Report.charts = (() => {
-  const drawn = new Map(); // element -> what it shows, for a change of theme
+  const drawn = new Map(); // element -> function that makes its chart, for a change of theme
   const library = new Promise((resolve, reject) => {
     const tag = document.createElement("script");
     tag.src = "assets/plotly-cartesian.min.js";
@@ -28,7 +28,7 @@ Report.charts = (() => {
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("text") },
       hoverlabel: { bgcolor: color("card"), bordercolor: color("line"), font: { color: color("text"), size: 12 } },
       legend: { orientation: "h", y: -0.2 }, modebar: { bgcolor: "rgba(0,0,0,0)", color: color("faint"), activecolor: color("quiet") },
-      uirevision: "same", // a refresh leaves zoom and toggles alone
+      uirevision: "same", // a refresh keeps zoom and toggles
       ...others, xaxis: axis(xaxis), yaxis: axis(yaxis),
     };
   }
@@ -36,11 +36,11 @@ Report.charts = (() => {
   const config = { responsive: true, displaylogo: false, scrollZoom: false,
     modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"], showSendToCloud: false, plotlyServerURL: "" };
 
-  // One after the other, with a pause between them, so that the page answers meanwhile.
+  // Charts are drawn one after the other with a pause in between, so that the page stays responsive.
   let queue = library;
   const pause = () => new Promise((resolve) => setTimeout(resolve, 0));
 
-  // `make()` gives {traces, layout, hover, leave}; it is asked again when the theme changes, for colors.
+  // `make()` returns {traces, layout, hover, leave}; it is called again when the theme changes.
   function draw(element, make) {
     drawn.set(element, make);
     queue = queue.then(pause).then(() => drawNow(element, make)).catch((error) => console.error(error));
@@ -66,9 +66,9 @@ Report.charts = (() => {
     }
   });
 
-  // The element of a chart, kept by name: drawn again it keeps the reader's zoom.
+  // The element of a chart, kept by name: a redraw keeps the zoom.
   const kept = {};
-  function place(name, height, label) {
+  function container(name, height, label) {
     kept[name] ||= Report.el("div", { class: "chart", role: "img" });
     kept[name].style.height = `${height}px`;
     kept[name].setAttribute("aria-label", label);
@@ -76,5 +76,5 @@ Report.charts = (() => {
     return kept[name];
   }
 
-  return { draw, place, color, library };
+  return { draw, container, color, library };
 })();

@@ -1,4 +1,4 @@
-// Thumbnails: loops of RGB and of flow, one above the other, in a frame that also says right or wrong by a sign.
+// Thumbnails: loops of RGB and flow in a frame, with a sign for correct or wrong.
 "use strict";
 Report.clips = (() => {
   const { el } = Report;
@@ -25,10 +25,10 @@ Report.clips = (() => {
       el("figcaption", {}, el("span", { class: "class-name" }, className), note ? el("span", { class: "quiet" }, note) : null));
   }
 
-  // The legend of flow.
+  // Legend of flow.
   const wheel = () => el("div", { class: "wheel" },
     el("img", { src: "assets/wheel.png", alt: "Color wheel: the color at a point is that of motion from the center to it", width: 48, height: 48 }),
-    el("p", { class: "quiet" }, "Flow: the hue is the direction of motion, the strength its speed; full color is the speed that all but a hundredth of a clip stay below."));
+    el("p", { class: "quiet" }, "Flow: hue is the direction of motion, saturation its speed; full color is the 99th percentile of the clip's speed."));
 
   return { clip, pictures, wheel };
 })();

@@ -1,10 +1,10 @@
-// Several plans: those that differ only in seeds are one group, shown by mean and standard deviation.
+// Comparison of plans: those that differ only in seeds form a group, with mean and standard deviation.
 "use strict";
 Report.section("comparison", (body) => {
   const { el, format, charts, state } = Report;
   const found = Report.data.report.comparison;
   if (!found) {
-    body.replaceChildren(Report.missing("One plan is shown here. Several are compared, and seeds grouped, by ", "covid-cmsf report A B C --out report"));
+    body.replaceChildren(Report.missing("This report has one plan. To compare several, and to group seeds: ", "covid-cmsf report A B C --out report"));
     return;
   }
   state.compared ||= "r1";
@@ -31,12 +31,12 @@ Report.section("comparison", (body) => {
     const own = stage.groups[number];
     return own ? [format.percent(own.r1.mean, own.r1.sd), format.percent(own.linear.mean, own.linear.sd)] : ["", ""];
   })]);
-  const place = charts.place("comparison", 120 + 14 * found.stages.length * found.groups.length + 10 * found.stages.length, "Results of all plans");
+  const container = charts.container("comparison", 120 + 14 * found.stages.length * found.groups.length + 10 * found.stages.length, "Results of all plans");
   body.replaceChildren(
     el("ul", { class: "groups" }, found.groups.map((group) => el("li", {}, el("b", {}, group.name), ` — ${group.plans.join(", ")}`, group.seeds.some((seed) => seed !== null) ? `; seeds ${group.seeds.map((seed) => seed ?? "?").join(", ")}` : ""))),
-    el("p", { class: "quiet" }, "Plans and runs that differ only in their seed are one group: mean ± standard deviation over its seeds."),
+    el("p", { class: "quiet" }, "Plans and runs that differ only in their seed form a group: mean ± standard deviation over seeds."),
     Report.plain(heads, rows, { class: "compared" }),
     el("div", { class: "controls" }, Report.choice("Chart of", [["r1", "R@1"], ["linear", "Linear"]], state.compared, (value) => { state.compared = value; Report.redraw("comparison"); })),
-    place);
-  Report.whenNear(place, () => charts.draw(place, chart));
+    container);
+  Report.whenNear(container, () => charts.draw(container, chart));
 });

@@ -1,4 +1,4 @@
-// Curves: all runs over each other; chips switch families of lines on and off in all charts at once.
+// Curves of all runs; chips toggle families of lines in all charts.
 "use strict";
 Report.section("curves", (body) => {
   const { el, format, charts, state } = Report;
@@ -43,16 +43,16 @@ Report.section("curves", (body) => {
   }
 
   function card(kind) {
-    const place = charts.place(`curve-${kind.name}`, 270, kind.title);
+    const container = charts.container(`curve-${kind.name}`, 270, kind.title);
     const there = kind.keys.some(([key]) => lines.some((line) => line.curve[key]));
     const keys = kind.keys.length > 1 ? ` Full lines: ${kind.keys[0][1]}; dotted: ${kind.keys[1][1]}; dash-dotted: ${kind.keys[2][1]}.` : "";
-    if (there) Report.whenNear(place, () => charts.draw(place, () => ({ traces: traces(kind), layout: {
+    if (there) Report.whenNear(container, () => charts.draw(container, () => ({ traces: traces(kind), layout: {
       hovermode: "closest", xaxis: { title: own.x === "step" ? "step" : "seconds of training" },
       yaxis: { type: kind.log || (kind.name === "loss" && own.log) ? "log" : "linear", exponentformat: "power" } } })));
     return el("article", { class: "card" },
       el("header", {}, el("h3", {}, kind.title), el("span", { class: "links" }, kind.figures.map((file) => el("a", { href: `figures/${file}` }, file.split(".").pop().toUpperCase())))),
       el("p", { class: "quiet" }, kind.description + keys),
-      there ? place : Report.missing("No run has logged this; methods without a guide have no agreement, those without neighbors no purity."));
+      there ? container : Report.missing("No run has logged this: methods without a guide have no agreement, methods without neighbors no purity."));
   }
 
   const chip = (line) => {
@@ -65,7 +65,7 @@ Report.section("curves", (body) => {
   body.replaceChildren(
     el("div", { class: "controls" },
       Report.choice("Over", [["step", "steps"], ["seconds", "training time"]], own.x, (value) => { own.x = value; again(); }),
-      several ? Report.choice("Seeds", [["mean", "mean and spread"], ["each", "each of them"]], own.seeds, (value) => { own.seeds = value; again(); }) : "",
+      several ? Report.choice("Seeds", [["mean", "mean and standard deviation"], ["each", "every seed"]], own.seeds, (value) => { own.seeds = value; again(); }) : "",
       Report.tick("logarithmic loss", own.log, (value) => { own.log = value; again(); }),
       Report.button("all", () => only(() => true)), Report.button("none", () => only(() => false)),
       modalities.length > 1 ? modalities.map((name) => Report.button(`only ${name}`, () => only((line) => line.modality === name))) : ""),

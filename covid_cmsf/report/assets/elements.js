@@ -1,7 +1,7 @@
-// Elements from data. Text is always text: what a video is called can never become markup.
+// DOM elements. Text is always text: the name of a video can never become markup.
 "use strict";
 (() => {
-  // el("td", {class: "n", onclick: f}, "words", otherElement); null and false children are left out.
+  // el("td", {class: "n", onclick: f}, "text", otherElement); null and false children are skipped.
   Report.el = (tag, attributes = {}, ...children) => {
     const made = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
@@ -37,7 +37,7 @@
 
   Report.button = (label, press, attributes = {}) => el("button", { type: "button", onclick: press, ...attributes }, label);
 
-  // What is missing, and the command that would make it.
+  // A message about missing data, and the command that makes it.
   Report.missing = (label, command) => el("p", { class: "missing" }, label, command ? el("code", {}, command) : null);
 
   Report.plain = (heads, rows, attributes = {}) =>
@@ -45,7 +45,7 @@
       el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))),
       el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell) => el("td", {}, cell ?? "")))))));
 
-  // Draws when the element comes near the window: what nobody scrolls to costs nothing.
+  // Draw an element when it is about to become visible.
   const near = new IntersectionObserver((entries) => {
     for (const entry of entries) {
       if (entry.isIntersecting) {

@@ -1,4 +1,4 @@
-// Errors: what is taken for what, which classes and which videos gained and lost.
+// Errors: confusion matrix, and the classes and videos that improved or got worse.
 "use strict";
 Report.section("errors", (body) => {
   const { el, format, charts, state, filters, metrics, clips } = Report;
@@ -49,14 +49,14 @@ Report.section("errors", (body) => {
     }
 
     const changed = metrics.changes(gallery, before, after);
-    const square = charts.place("confusion", Math.min(760, 220 + 24 * present.length), "Confusion matrix");
-    const classes = charts.place("classes", 50 + 22 * present.length, "R@1 by class before and after");
+    const square = charts.container("confusion", Math.min(760, 220 + 24 * present.length), "Confusion matrix");
+    const classes = charts.container("classes", 50 + 22 * present.length, "R@1 per class before and after");
     body.replaceChildren(
       el("div", { class: "controls" }, filters.modalityChoice(gallery, () => Report.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, gallery, () => Report.redraw("neighbors", "map", "errors"))),
       el("p", { class: "quiet" }, `${filters.seedNote(plan)}${before.name} has R@1 ${format.number(metrics.recall(gallery, before))}, ${after.name} ${format.number(metrics.recall(gallery, after))}.`),
       el("div", { class: "grid" },
         el("article", { class: "card" }, el("header", {}, el("h3", {}, "Confusion of the nearest neighbor"), Report.choice("", [["after", after.name], ["before", before.name], ["change", "change"]], own.matrix, (value) => { own.matrix = value; Report.redraw("errors"); })), square),
-        el("article", { class: "card" }, el("h3", {}, "R@1 by class, before and after"), el("p", { class: "quiet" }, `○ ${before.name}, ● ${after.name}; the classes that gained most are at the top.`), el("div", { class: "tall", tabindex: "0" }, classes))),
+        el("article", { class: "card" }, el("h3", {}, "R@1 per class, before and after"), el("p", { class: "quiet" }, `○ ${before.name}, ● ${after.name}; the classes that gained most are at the top.`), el("div", { class: "tall", tabindex: "0" }, classes))),
       el("div", { class: "grid" }, list("Ten most improved videos", changed.improved), list("Ten most hurt videos", changed.hurt)));
     Report.whenNear(square, () => charts.draw(square, matrix));
     Report.whenNear(classes, () => charts.draw(classes, perClass));

@@ -1,13 +1,13 @@
-// What the sections about videos share: the plan's gallery, and choices of modality and of a stage before and after.
+// Shared by the sections about videos: the plan's gallery, and the selected modality and stages before and after.
 "use strict";
 Report.filters = (() => {
   const { state } = Report;
 
-  // Calls draw(gallery, more, number) when the plan's data files are there; says what is missing where there are none.
+  // Calls draw(plan, gallery, ...) when the plan's data files are loaded; displays a message if there are none.
   async function withGallery(body, names, draw) {
     const plan = Report.data.report.plans[state.plan];
     if (!plan.gallery) {
-      body.replaceChildren(Report.missing("This needs features of the test videos, which are not there yet. ", plan.missing));
+      body.replaceChildren(Report.missing("This section needs features of the test videos, which do not exist yet. ", plan.missing));
       return;
     }
     const number = plan.gallery.number;
@@ -21,7 +21,7 @@ Report.filters = (() => {
 
   const modalities = (gallery) => [...new Set(gallery.stages.map((stage) => stage.modality))];
 
-  // The chosen modality's stages as [number, stage]; a choice that another plan lacks falls back to its first.
+  // Stages of the selected modality as [number, stage]; a plan without this modality uses its first.
   function stagesOf(gallery) {
     const all = modalities(gallery);
     if (!all.includes(state.modality)) state.modality = all[0];
@@ -30,10 +30,10 @@ Report.filters = (() => {
 
   function modalityChoice(gallery, again) {
     const all = modalities(gallery);
-    return all.length < 2 ? "" : Report.choice("Networks that see", all.map((name) => [name, name]), state.modality, (value) => { state.modality = value; state.pair = null; again(); });
+    return all.length < 2 ? "" : Report.choice("Modality", all.map((name) => [name, name]), state.modality, (value) => { state.modality = value; state.pair = null; again(); });
   }
 
-  // [before, after], numbers of stages: the start and the last round unless the reader chose others.
+  // [before, after], indices of stages: pretraining and the last round, unless others are selected.
   function pair(plan, gallery) {
     const mine = stagesOf(gallery).map(([number]) => number);
     const usual = plan.gallery.before_and_after[state.modality || ""] || [mine[0], mine[mine.length - 1]];
@@ -48,7 +48,7 @@ Report.filters = (() => {
     return [Report.choice("Before", options, now[0], change(0)), Report.choice("After", options, now[1], change(1))];
   }
 
-  const seedNote = (plan) => (plan.seeds.length > 1 ? `Seed ${plan.gallery.seed} is shown; covid-cmsf report …/seed-N shows another. ` : "");
+  const seedNote = (plan) => (plan.seeds.length > 1 ? `This is seed ${plan.gallery.seed}; for another one: covid-cmsf report …/seed-N. ` : "");
 
   return { withGallery, modalities, stagesOf, modalityChoice, pair, pairChoice, seedNote };
 })();

@@ -1,4 +1,4 @@
-// Numbers and names as people read them.
+// Formatting of numbers and names.
 "use strict";
 Report.format = (() => {
   const number = (value, digits = 1) => (value === null || value === undefined ? "" : value.toFixed(digits));
@@ -15,7 +15,7 @@ Report.format = (() => {
     return count < 1e6 ? `${(count / 1e3).toFixed(0)} kB` : count < 1e9 ? `${(count / 1e6).toFixed(1)} MB` : `${(count / 1e9).toFixed(2)} GB`;
   }
 
-  // Plotly reads a little HTML in its texts, and formulas between dollar signs; names must not be read so.
+  // Plotly interprets some HTML, and formulas between dollar signs: escape both.
   const literal = (text) => String(text ?? "").replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/\$/g, "&#36;");
   const short = (text, most = 28) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
   const count = (value) => value.toLocaleString("en");

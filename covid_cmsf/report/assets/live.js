@@ -1,4 +1,4 @@
-// While `covid-cmsf report --serve` runs: looks every few seconds whether the data changed, and draws them anew.
+// With `covid-cmsf report --serve`: check for new data every few seconds, and redraw.
 "use strict";
 Report.live = (() => {
   let version = null;
@@ -17,7 +17,7 @@ Report.live = (() => {
       version = found;
       status().textContent = Report.data.report.live ? "● following" : "";
     } catch {
-      status().textContent = "○ the server does not answer";
+      status().textContent = "○ no connection to the server";
     }
     if (Report.data.report.live) setTimeout(look, 1000 * Report.data.report.live);
   }

@@ -1,4 +1,4 @@
-// Puts the page together, and draws it again when the data or a choice changes; scroll and choices stay.
+// Build the page, and redraw it when data or selections change; scroll position and selections are kept.
 "use strict";
 (() => {
   const { el, state, sections } = Report;
@@ -9,7 +9,7 @@
     for (const { id, draw } of sections) if (!ids.length || ids.includes(id)) draw(bodyOf(id));
   };
 
-  // One choice of a plan for all sections.
+  // Selection of a plan for all sections.
   function planChoice() {
     const { plans } = Report.data.report;
     if (plans.length < 2) return "";
@@ -27,14 +27,14 @@
     document.title = `${names} · CoViD-CMSF report`;
     byId("title").textContent = names;
     byId("subtitle").textContent = `CoViD-CMSF report, written ${written}`;
-    byId("foot").textContent = `Written by ${software}. Everything on this page lies in this folder.`;
+    byId("foot").textContent = `Written by ${software}. All of its data is in this folder.`;
     byId("notes").replaceChildren(notes.length ? el("aside", { class: "notes" }, el("b", {}, notes.length === 1 ? "A note" : `${notes.length} notes`), el("ul", {}, notes.map((note) => el("li", {}, note)))) : "");
     const links = sections.map(({ id }) => el("a", { href: `#${id}`, "data-section": id }, byId(id).querySelector("h2").textContent));
     byId("navigation").replaceChildren(el("div", { class: "links" }, links), planChoice());
     mark();
   }
 
-  // The section that is being read, in the navigation.
+  // Mark the current section in the navigation.
   function mark() {
     let here = sections[0].id;
     for (const { id } of sections) if (byId(id).getBoundingClientRect().top < 140) here = id;

@@ -1,4 +1,4 @@
-// The map: test features of two stages in two dimensions, side by side; the clip shows under the pointer.
+// Map: test features of two stages in 2D, side by side; hovering displays the clip.
 "use strict";
 Report.section("map", (body) => {
   const { el, format, charts, state, filters, metrics, clips } = Report;
@@ -6,7 +6,7 @@ Report.section("map", (body) => {
   const own = state.map;
   const COLORS = ["#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888"];
   const SYMBOLS = ["circle", "square", "diamond", "cross", "triangle-up", "x", "star"];
-  const MANY = 1500; // points from which the graphics card draws
+  const MANY = 1500; // from this number of points on, draw with WebGL
 
   const card = document.getElementById("hover-card") || document.body.appendChild(el("div", { id: "hover-card", class: "card", hidden: true }));
   const hasCard = (() => { try { return Boolean(document.createElement("canvas").getContext("webgl")); } catch { return false; } })();
@@ -31,10 +31,10 @@ Report.section("map", (body) => {
     const change = (name) => (value) => { own[name] = value; again(); };
     if (own.method === "umap" && !maps.some((one) => one.umap_x)) own.method = "pca";
 
-    // One trace a class, or right and wrong.
+    // One trace per class, or one for correct and one for wrong.
     function traces(number) {
-      const stage = gallery.stages[number], places = maps[number];
-      const [xs, ys] = [places[`${own.method}_x`], places[`${own.method}_y`]];
+      const stage = gallery.stages[number], points = maps[number];
+      const [xs, ys] = [points[`${own.method}_x`], points[`${own.method}_y`]];
       const groups = new Map();
       for (let query = 0; query < gallery.num_queries; query++) {
         if (xs[query] === null) continue;
@@ -55,14 +55,14 @@ Report.section("map", (body) => {
 
     function panel(number, side) {
       const stage = gallery.stages[number];
-      const place = charts.place(`map-${side}`, 420, `Map of ${stage.name}`);
-      const shares = maps[number].explained_variance.map((share) => `${Math.round(100 * share)}%`).join(" and ");
+      const container = charts.container(`map-${side}`, 420, `Map of ${stage.name}`);
+      const shares = maps[number].explained_variance.map((fraction) => `${Math.round(100 * fraction)}%`).join(" and ");
       const hidden = { showgrid: false, showline: false, showticklabels: false, zeroline: false, ticks: "" };
-      Report.whenNear(place, () => charts.draw(place, () => ({ traces: traces(number), hover: (event) => show(gallery, stage, event), leave: () => { card.hidden = true; },
+      Report.whenNear(container, () => charts.draw(container, () => ({ traces: traces(number), hover: (event) => show(gallery, stage, event), leave: () => { card.hidden = true; },
         layout: { hovermode: "closest", uirevision: `${stage.name} ${own.method}`, dragmode: "pan", showlegend: gallery.classes.length <= 20 || own.color !== "class", legend: { orientation: "h", y: -0.02, font: { size: 11 } },
           xaxis: hidden, yaxis: { ...hidden, scaleanchor: "x" } } })));
       return el("article", { class: "card" }, el("header", {}, el("h3", {}, stage.name), el("span", { class: "quiet" }, `R@1 ${format.number(stage.r1)}`)),
-        el("p", { class: "quiet" }, own.method === "pca" ? `Two principal components: ${shares} of the variance.` : "UMAP with the cosine distance: near means alike, far means little."), place);
+        el("p", { class: "quiet" }, own.method === "pca" ? `Two principal components: ${shares} of the variance.` : "UMAP with cosine distance: small distances are meaningful, large ones are not."), container);
     }
 
     const methods = [["pca", "PCA"], ...(maps.some((one) => one.umap_x) ? [["umap", "UMAP"]] : [])];
@@ -72,7 +72,7 @@ Report.section("map", (body) => {
         Report.choice("Method", methods, own.method, change("method")),
         Report.choice("Color", [["class", "by class"], ["right", "right or wrong"]], own.color, change("color")),
         Report.choice("Class", [["", "all"], ...gallery.classes.map((name, label) => [label, name || String(label)])], own.className, change("className"))),
-      methods.length < 2 ? el("p", { class: "quiet" }, filters.seedNote(plan), "UMAP is shown where it is installed: ", el("code", {}, "pip install umap-learn")) : el("p", { class: "quiet" }, filters.seedNote(plan)),
+      methods.length < 2 ? el("p", { class: "quiet" }, filters.seedNote(plan), "For UMAP, install it: ", el("code", {}, "pip install umap-learn")) : el("p", { class: "quiet" }, filters.seedNote(plan)),
       el("div", { class: "grid" }, panel(pair[0], "before"), panel(pair[1], "after")));
   });
 });

@@ -1,4 +1,4 @@
-// Numbers that follow from ranks: the same hits whose mean is R@1 in the table.
+// Metrics computed from ranks; the mean of the hits is R@1 of the table.
 "use strict";
 Report.metrics = (() => {
   const hit = (stage, query) => stage.first_correct[query] === 1;
@@ -35,7 +35,7 @@ Report.metrics = (() => {
     return old === now ? (now ? "right" : "wrong") : now ? "improved" : "hurt";
   }
 
-  // By the change of 1 / (rank of the first right neighbor): the most improved, and the most hurt.
+  // The most improved and most hurt queries, by the change of 1 / (rank of the first correct neighbor).
   function changes(gallery, before, after, most = 10) {
     const score = (rank) => (rank ? 1 / rank : 0);
     const all = [];

@@ -1,8 +1,8 @@
-// Loops run, or stand still at their first frame: as the system says, until the reader presses the button.
+// Play or pause all loops: as the system's setting for reduced motion, until the button is pressed.
 "use strict";
 Report.motion = (() => {
   const reduced = window.matchMedia("(prefers-reduced-motion: reduce)");
-  const moving = new WeakMap(); // a still canvas -> the loop that it stands for
+  const moving = new WeakMap(); // still canvas -> the loop that it replaces
   let still = reduced.matches;
 
   function hold(loop) {
@@ -19,11 +19,11 @@ Report.motion = (() => {
     for (const canvas of document.querySelectorAll("canvas.still")) if (!still) canvas.replaceWith(moving.get(canvas));
     const button = document.getElementById("motion");
     button.textContent = still ? "▶" : "❚❚";
-    button.setAttribute("aria-label", still ? "Let the clips run" : "Stop the clips");
+    button.setAttribute("aria-label", still ? "Play the clips" : "Pause the clips");
     button.title = button.getAttribute("aria-label");
   }
 
-  // A new thumbnail: stops by itself once it is loaded.
+  // Register a new thumbnail; it is paused after loading if loops are paused.
   function watch(loop) {
     loop.classList.add("loop");
     loop.addEventListener("load", () => { if (still) hold(loop); });

@@ -1,4 +1,4 @@
-// Neighbors: for each query a row for each stage, so that one sees what a round changed.
+// Neighbors: per query, one row per stage.
 "use strict";
 Report.section("neighbors", (body) => {
   const { el, format, state, filters, metrics, clips } = Report;
@@ -16,7 +16,7 @@ Report.section("neighbors", (body) => {
     const change = (name) => (value) => { own[name] = value; own.page = 0; own.only = null; again(); };
 
     function wanted() {
-      return gallery.shown.map((query, place) => [query, place]).filter(([query]) => {
+      return gallery.shown.map((query, position) => [query, position]).filter(([query]) => {
         if (own.only !== null) return query === own.only;
         if (own.className !== "" && gallery.labels[query] !== Number(own.className)) return false;
         if (own.text && !gallery.ids[query].toLowerCase().includes(own.text.toLowerCase())) return false;
@@ -27,28 +27,28 @@ Report.section("neighbors", (body) => {
       });
     }
 
-    function row(number, stage, query, place) {
+    function row(number, stage, query, position) {
       const rank = stage.first_correct[query];
       const verdict = rank === null ? "not measured" : rank === 0 ? "none of 50 is right" : rank === 1 ? "first is right" : `first right at ${rank}`;
       const cells = [];
       for (let k = 0; k < width; k++) {
-        const video = neighbors[number].indices[place * width + k];
+        const video = neighbors[number].indices[position * width + k];
         if (video < 0) continue;
         cells.push(clips.clip({ files: gallery.pictures?.[video], id: gallery.ids[video], className: gallery.classes[gallery.labels[video]] || "?",
-          right: gallery.labels[video] === gallery.labels[query], note: format.number(neighbors[number].similarity[place * width + k] / 1000, 2), kinds: own.kinds }));
+          right: gallery.labels[video] === gallery.labels[query], note: format.number(neighbors[number].similarity[position * width + k] / 1000, 2), kinds: own.kinds }));
       }
       return el("div", { class: "neighbor-row", "data-stage": stage.name },
         el("div", { class: "neighbor-caption" }, el("b", {}, stage.name), el("span", { class: "quiet" }, plan.kind === "plan" ? `${stage.kind} · ${verdict}` : verdict)),
         el("div", { class: "strip", tabindex: "0", role: "group", "aria-label": `Neighbors by ${stage.name}` }, cells));
     }
 
-    function card([query, place]) {
+    function card([query, position]) {
       const shown = mine.filter(([number, stage]) => own.all || ["pretrain", "round"].includes(stage.kind) || number === before || number === after);
       return el("article", { class: "card query", "data-outcome": become(query), "data-class": gallery.labels[query], "data-id": gallery.ids[query] },
         el("div", { class: "query-panel" },
           clips.clip({ files: gallery.pictures?.[query], id: gallery.ids[query], className: gallery.classes[gallery.labels[query]] || "?", kinds: own.kinds }),
           el("p", { class: "id" }, gallery.ids[query]), el("p", {}, el("span", { class: `badge ${become(query)}` }, become(query)))),
-        el("div", { class: "rows" }, shown.map(([number, stage]) => row(number, stage, query, place))));
+        el("div", { class: "rows" }, shown.map(([number, stage]) => row(number, stage, query, position))));
     }
 
     const chosen = wanted();
@@ -59,7 +59,7 @@ Report.section("neighbors", (body) => {
     const pager = () => el("div", { class: "pager" }, Report.button("← back", turn(-1), { disabled: own.page === 0 }),
       el("span", { class: "quiet" }, `page ${own.page + 1} of ${pages}`), Report.button("next →", turn(1), { disabled: own.page >= pages - 1 }));
     const present = [...new Set(gallery.shown.map((query) => gallery.labels[query]))].sort((a, b) => a - b);
-    const search = el("input", { type: "search", placeholder: "part of a name", value: own.text, "aria-label": "Search by name", onchange: () => change("text")(search.value) });
+    const search = el("input", { type: "search", placeholder: "substring of a name", value: own.text, "aria-label": "Search by name", onchange: () => change("text")(search.value) });
     const evaluation = gallery.stages[0].evaluation;
     const hasFlow = Boolean(gallery.pictures?.some((files) => files[1]));
     const noun = Report.data.report.data.some((dataset) => dataset.is_image) ? "images" : "videos";

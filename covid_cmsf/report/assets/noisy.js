@@ -1,4 +1,4 @@
-// Figure 2 of the paper: neighbors among images of one, partly wrong label, of a right query, a wrong one, and random.
+// Figure 2 of the paper: neighbors with the same, partly wrong label, of a query with a correct and with a wrong label.
 "use strict";
 Report.noisy = () => {
   const { el, format, clips } = Report;
@@ -8,8 +8,8 @@ Report.noisy = () => {
   const one = (shown, right) => el("figure", { class: `clip ${right === null ? "query-clip" : right ? "right" : "wrong"}`, title: shown.id },
     el("div", { class: "frame" }, el("img", { src: `pictures/${shown.picture}`, alt: `${shown.id} (${shown.class})`, loading: "lazy" }), right === null ? null : el("span", { class: "sign" }, right ? "✓" : "✗")),
     el("figcaption", {}, el("span", { class: "class-name" }, shown.class), shown.similarity === null ? null : el("span", { class: "quiet" }, format.number(shown.similarity, 2))));
-  return el("div", { class: "noisy" }, el("h3", {}, "Under wrong labels"),
-    el("p", { class: "quiet" }, "Nearest training images of the same label, which for some is wrong. If the constraint works, they look like the query whatever its label says."),
+  return el("div", { class: "noisy" }, el("h3", {}, "Neighbors under label noise"),
+    el("p", { class: "quiet" }, "Nearest training images with the same label, which is wrong for some. If the constraint works, they resemble the query even if its label is wrong."),
     galleries.map((gallery) => el("article", { class: "card" },
       el("h4", {}, `${gallery.stage}: images labeled “${gallery.label}”`),
       gallery.rows.map((row) => el("div", { class: "neighbor-row" },

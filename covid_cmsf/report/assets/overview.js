@@ -1,4 +1,4 @@
-// Overview: the plan's picture, its table, and the same results as a chart.
+// Overview: graph of the plan, table of results, and the same results as a chart.
 "use strict";
 Report.section("overview", (body) => {
   const { el, format, charts, state } = Report;
@@ -42,14 +42,14 @@ Report.section("overview", (body) => {
   const about = plan.seeds.length > 1 ? `Mean and standard deviation over the seeds ${plan.seeds.join(", ")}.` : "Bars have 95% intervals (resampling the videos' sources).";
   const facts = [progress ? `${plan.rows.length - progress} of ${plan.rows.length} stages are done. ` : "", about, plan.protocol ? ` Protocol ${plan.protocol}.` : "",
     plan.rows.some((row) => row.published_r1 !== null && row.published_r1 !== undefined) ? " Diamonds and the columns “paper” are published figures." : ""].join("");
-  const place = charts.place(`results-${state.plan}`, 90 + 24 * plan.rows.filter((row) => valueOf(row) !== null).length, "Results of all stages");
+  const container = charts.container(`results-${state.plan}`, 90 + 24 * plan.rows.filter((row) => valueOf(row) !== null).length, "Results of all stages");
   const measured = plan.rows.some((row) => valueOf(row) !== null);
   body.replaceChildren(
     plan.kind === "plan" ? Report.planGraph.draw(plan) : "",
     el("p", { class: "quiet" }, facts),
     Report.resultsTable.draw(plan),
     measured ? el("div", { class: "controls" }, Report.choice("Chart of", choices(), state.result, (value) => { state.result = value; Report.redraw("overview"); }),
-      plan.kind === "plan" ? el("span", { class: "quiet" }, "Blue: RGB, ochre: flow; rounds are in full color.") : "") : Report.missing("Nothing is measured yet. ", plan.missing),
-    measured ? place : "");
-  if (measured) Report.whenNear(place, () => charts.draw(place, chart));
+      plan.kind === "plan" ? el("span", { class: "quiet" }, "Blue: RGB, ochre: flow; rounds have full opacity.") : "") : Report.missing("There are no results yet. ", plan.missing),
+    measured ? container : "");
+  if (measured) Report.whenNear(container, () => charts.draw(container, chart));
 });

@@ -1,4 +1,4 @@
-// The plan as a picture: columns are steps, lanes are modalities; full lines are starts, dashed ones guides.
+// Graph of the plan: columns are steps, lanes are modalities; solid edges are init, dashed edges guides.
 "use strict";
 Report.planGraph = (() => {
   const { el, svg, format } = Report;
@@ -40,7 +40,7 @@ Report.planGraph = (() => {
       made.append(svg("path", { d: "M1,5 H33", class: `edge ${kind}` }));
       return made;
     })(), text);
-    return el("p", { class: "legend quiet" }, line("init", "starts from"), line("guide", "is guided by"), "The number is R@1; blue stages are rounds.");
+    return el("p", { class: "legend quiet" }, line("init", "init"), line("guide", "guide"), "The number is R@1; blue stages are rounds.");
   }
 
   function draw(plan) {
@@ -65,16 +65,16 @@ Report.planGraph = (() => {
       picture.append(label);
       top += LANE + count * (BOX.height + GAP.y);
     }
-    const places = Object.fromEntries(nodes.map((node) => [node.stage, position(node)]));
+    const positions = Object.fromEntries(nodes.map((node) => [node.stage, position(node)]));
     for (const edge of edges) {
-      picture.append(svg("path", { d: route(places[edge.start], places[edge.end]), class: `edge ${edge.kind}`, "marker-end": `url(#${edge.kind})`, "data-start": edge.start, "data-end": edge.end }));
+      picture.append(svg("path", { d: route(positions[edge.start], positions[edge.end]), class: `edge ${edge.kind}`, "marker-end": `url(#${edge.kind})`, "data-start": edge.start, "data-end": edge.end }));
     }
     for (const node of nodes) picture.append(box(node, rows[node.stage]));
     light(picture);
     return el("div", {}, el("div", { class: "scroll graph" }, picture), legend());
   }
 
-  // A stage under the pointer or in focus shows what it comes from and what comes from it.
+  // Hovering or focusing a stage highlights its dependencies and dependents.
   function light(picture) {
     for (const group of picture.querySelectorAll(".stage")) {
       const own = [...picture.querySelectorAll(".edge")].filter((edge) => [edge.dataset.start, edge.dataset.end].includes(group.dataset.stage));

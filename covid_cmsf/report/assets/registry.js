@@ -1,4 +1,4 @@
-// The one global: data files call Report.accept, sections register themselves, everything else hangs off it.
+// The only global object: data files call Report.accept, sections register themselves, modules are attributes.
 "use strict";
 window.Report = (() => {
   const data = {};
@@ -12,7 +12,7 @@ window.Report = (() => {
     delete waiting[name];
   }
 
-  // Adds data/<name>.js to the page; a page from disk may not fetch, but it may load scripts.
+  // Add data/<name>.js to the page; a page opened from disk can load scripts but cannot fetch files.
   function fetchScript(name) {
     return new Promise((resolve, reject) => {
       (waiting[name] ||= []).push(resolve);
@@ -25,12 +25,12 @@ window.Report = (() => {
     });
   }
 
-  // The data of that name, loaded when it is first asked for.
+  // Load data on first use.
   function load(name) {
     return name in data ? Promise.resolve(data[name]) : fetchScript(name);
   }
 
-  // What the reader chose; it outlives a refresh.
+  // Selections of the reader; they survive a refresh.
   const state = { plan: 0 };
 
   function section(id, draw) {

@@ -1,4 +1,4 @@
-// The table in the paper's shape: a bar in each cell of results, with its 95% interval or its spread over seeds.
+// Table with the paper's columns; results have a bar with the 95% interval or the standard deviation over seeds.
 "use strict";
 Report.resultsTable = (() => {
   const { el, format } = Report;
@@ -42,12 +42,12 @@ Report.resultsTable = (() => {
   ];
 
   function draw(plan) {
-    const shown = COLUMNS.filter(([, , wanted]) => !wanted || wanted(plan.rows));
+    const visible = COLUMNS.filter(([, , wanted]) => !wanted || wanted(plan.rows));
     const kind = (head) => head.toLowerCase().replace("@", "");
     const body = plan.rows.map((row) => el("tr", { class: row.kind || "", "data-stage": row.stage },
-      shown.map(([head, make]) => el("td", { "data-head": head, class: kind(head) }, make(row)))));
+      visible.map(([head, make]) => el("td", { "data-head": head, class: kind(head) }, make(row)))));
     return el("div", { class: "scroll" }, el("table", { class: "results" },
-      el("thead", {}, el("tr", {}, shown.map(([head]) => el("th", { scope: "col", class: kind(head) }, head)))), el("tbody", {}, body)));
+      el("thead", {}, el("tr", {}, visible.map(([head]) => el("th", { scope: "col", class: kind(head) }, head)))), el("tbody", {}, body)));
   }
 
   return { draw };

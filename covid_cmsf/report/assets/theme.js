@@ -1,4 +1,4 @@
-// Light or dark: what the system says, until the reader presses the button; that is remembered where it can be.
+// Light or dark theme: the system's, until the button is pressed; the choice is stored if possible.
 "use strict";
 Report.theme = (() => {
   const KEY = "covid-cmsf-theme";
@@ -10,7 +10,7 @@ Report.theme = (() => {
   }
 
   function remember(name) {
-    try { localStorage.setItem(KEY, name); } catch { /* private windows have no memory */ }
+    try { localStorage.setItem(KEY, name); } catch { /* no storage in private windows */ }
   }
 
   function current() {
