@@ -100,7 +100,7 @@ def test_the_coclr_protocol_is_named_everywhere(clips: Path, folder: Path) -> No
     assert as_json("evaluate", "retrieval", out)["centering"] == "own"
     probe = as_json("evaluate", "linear", out)
     assert probe["protocol"] == "coclr" and probe["best_on_test"] >= probe["scores"]["top1"] - 50
-    assert "chosen on test as Han et al. do" in run("evaluate", "linear", out).output.replace("\n", " ")
+    assert "selected on test as Han et al. do" in run("evaluate", "linear", out).output.replace("\n", " ")
 
 
 @pytest.mark.slow

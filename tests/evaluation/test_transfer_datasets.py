@@ -171,7 +171,7 @@ def test_images_are_clips_of_one_frame() -> None:
     assert images.read_raw(record, "rgb", [0, 0]).shape == (2, 3, 9, 7)
     with pytest.raises(ValueError, match="has rgb frames 0 to 0; asked for 1"):
         images.read_raw(record, "rgb", [1])
-    with pytest.raises(ValueError, match="no modality 'flow' here"):
+    with pytest.raises(ValueError, match="no modality 'flow' in these clips"):
         images.read_raw(record, "flow", [0])
 
 
