@@ -28,7 +28,9 @@ RUN_PANEL = "Execution"
 
 def preprocess(
     videos: Path = typer.Argument(..., help="Folder of video files.", show_default=False),
-    out: Path = typer.Option(..., "--out", help="Folder of the clip store, new or to resume.", show_default=False),
+    out: Path = typer.Option(
+        ..., "--out", "-o", help="Folder of the clip store, new or to resume.", show_default=False
+    ),
     layout: str = typer.Option(
         "folder",
         help="ucf101, hmdb51, kinetics, folder (<class>/**/video), or flat (no labels).",
@@ -101,11 +103,9 @@ def preprocess(
     several machines with a shared disk, to divide the work. A video that can't be read is skipped and listed in
     failures.csv; the exit code is then 3.
 
-    Examples:
-
-      covid-cmsf preprocess UCF-101 --out clips --layout ucf101
-
-      covid-cmsf preprocess my_videos --out clips --layout folder --short-edge 160
+    \b
+    covid-cmsf preprocess UCF-101 --layout ucf101 -o clips
+    covid-cmsf preprocess my_videos --short-edge 160 -o clips
     """
     from preprocess.config import make_store_info, make_worker_configs
     from preprocess.layouts import scan_collection, select_shard

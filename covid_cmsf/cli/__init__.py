@@ -1,4 +1,4 @@
-"""The command `covid-cmsf`: one file a group of commands; rooms do the work, this only asks and prints."""
+"""The command `covid-cmsf`: one file per group of commands, which parses options, calls the packages and prints."""
 
 from covid_cmsf.cli.app import main
 

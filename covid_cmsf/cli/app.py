@@ -1,4 +1,4 @@
-"""Puts the groups of commands together."""
+"""Assemble the commands of `covid-cmsf`."""
 
 import sys
 from typing import Any
@@ -12,7 +12,7 @@ from preprocess.synthetic.cli import demo_videos
 
 app = typer.Typer(
     name="covid-cmsf",
-    help="Teach video encoders without labels: RGB and optical flow take turns in teaching each other.",
+    help="Train video encoders without labels: self-supervised co-training of RGB and optical flow.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -28,7 +28,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def global_options(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
-    debug: bool = typer.Option(False, "--debug", help="Show tracebacks and debug messages; may stand anywhere."),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks and debug messages; anywhere on the line."),
 ) -> None:
     """Options that every command understands (`--debug` is taken off the line in `exit_codes.run_app`)."""
 
@@ -54,15 +54,22 @@ app.command("doctor")(doctor.doctor)
 def main(*command: str) -> None:
     """Run the console command; `command` is put in front of the arguments (launchers in tools/)."""
     sys.argv[1:1] = command
-    built = typer.main.get_command(app)
-    _hide_flag_types(built)
-    exit_codes.run_app(built)
+    exit_codes.run_app(build_command())
 
 
-def _hide_flag_types(command: Any) -> None:
+def build_command() -> Any:
+    """Return the click command of all groups."""
+    command = typer.main.get_command(app)
+    _hide_flag_types(command)
+    return command
+
+
+def _hide_flag_types(command: Any, parent: Any = None) -> None:
     """Print no `<bool>` beside flags: they take no value."""
-    for param in command.params:
+    context = command.context_class(command, parent=parent, **command.context_settings)
+    # `--help` is not in `params`: the command creates it on the first call, and keeps it.
+    for param in (*command.params, command.get_help_option(context)):
         if getattr(param, "is_flag", False) and param.metavar is None:
             param.metavar = ""
     for subcommand in getattr(command, "commands", {}).values():
-        _hide_flag_types(subcommand)
+        _hide_flag_types(subcommand, context)

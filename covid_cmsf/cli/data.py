@@ -1,31 +1,34 @@
-"""`covid-cmsf clips ...`: look at a clip store, check it, join shards."""
+"""`covid-cmsf clips`, `views` and `labels`: inspect clips and training views, write label files."""
 
 import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from covid_cmsf import exit_codes
+from covid_cmsf.cli.options import Clips, Columns, Json, NewFile, NewFolder, Seed
 from covid_cmsf.logs import console
 
 if TYPE_CHECKING:
     from covid_cmsf.clips.records import ClipRecord
 
 
-clips_app = typer.Typer(help="Look at a clip store, check it, join shards.", no_args_is_help=True)
-STORE_ARGUMENT = typer.Argument(..., help="Folder of the clip store.", show_default=False)
+clips_app = typer.Typer(help="Inspect and check a clip store, merge shards.", no_args_is_help=True)
+Store = Annotated[Path, typer.Argument(help="Folder of the clip store.", show_default=False)]
 
 
 @clips_app.command()
-def info(
-    clips: Path = STORE_ARGUMENT, as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")
-) -> None:
-    """Counts by class and split, sizes, hours, how much things move."""
+def info(clips: Store, as_json: Json = False) -> None:
+    """Print videos per class and split, frame sizes, hours and the mean motion.
+
+    \b
+    covid-cmsf clips info clips
+    """
     from covid_cmsf.clips.maintenance import summarize
     from covid_cmsf.clips.store import ClipStore
 
@@ -49,7 +52,7 @@ def info(
     sizes = ", ".join(f"{size} ({count})" for size, count in list(summary.frame_sizes.items())[:5])
     out.print(f"{summary.num_frames} frames, {summary.hours:.2f} h, {summary.num_sources} sources; frame sizes {sizes}")
     for modality, size in summary.bytes.items():
-        out.print(f"{modality}: {size / 1e6:.1f} MB, {size / max(1, summary.num_frames):.0f} bytes a frame")
+        out.print(f"{modality}: {size / 1e6:.1f} MB, {size / max(1, summary.num_frames):.0f} bytes per frame")
     if summary.flow is not None and store.info.flow is not None:
         out.print(
             f"flow: {store.info.flow.algorithm} by {store.info.flow.version}; mean motion "
@@ -62,10 +65,14 @@ def info(
 
 @clips_app.command()
 def check(
-    clips: Path = STORE_ARGUMENT,
-    workers: int = typer.Option(os.cpu_count() or 1, min=1, help="Processes."),
+    clips: Store,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Worker processes.")] = os.cpu_count() or 1,
 ) -> None:
-    """Decode every file and compare with the manifest; exit code 1 and a list if anything is wrong."""
+    """Decode every file and compare it with the manifest; list the faults and exit with code 1 if there are any.
+
+    \b
+    covid-cmsf clips check clips
+    """
     from covid_cmsf.clips.maintenance import check_store
     from covid_cmsf.clips.store import ClipStore
     from covid_cmsf.logs import progress_bar
@@ -84,14 +91,18 @@ def check(
 
 @clips_app.command("show")
 def show_clips(
-    clips: Path = typer.Argument(
-        ..., help="A clip store, a CoCLR LMDB, or a folder of JPEG frames.", show_default=False
-    ),
-    video: str = typer.Argument("", help="Video id, or part of one; left out: one video of each class."),
-    out: Path = typer.Option(..., "--out", "-o", help="PNG file to write.", show_default=False),
-    columns: int = typer.Option(8, min=2, max=32, help="Frames in a row."),
+    clips: Clips,
+    out: NewFile,
+    video: Annotated[
+        str, typer.Argument(help="Video id, or part of one; default: one video per class.", show_default=False)
+    ] = "",
+    columns: Columns = 8,
 ) -> None:
-    """Draw a contact sheet: frames above, flow in the usual color wheel below."""
+    """Draw a contact sheet as PNG: RGB frames above, color-coded flow below.
+
+    \b
+    covid-cmsf clips show clips Archery -o sheet.png
+    """
     from covid_cmsf.clips import open_clips
     from covid_cmsf.clips.contact_sheet import save_contact_sheet
 
@@ -108,10 +119,14 @@ def show_clips(
 
 @clips_app.command()
 def merge(
-    stores: list[Path] = typer.Argument(..., help="Stores made with --shard.", show_default=False),
-    out: Path = typer.Option(..., "--out", "-o", help="Folder of the joined store.", show_default=False),
+    stores: Annotated[list[Path], typer.Argument(help="Clip stores written with --shard.", show_default=False)],
+    out: NewFolder,
 ) -> None:
-    """Join the stores of a job array (`preprocess --shard i/n`) into one; the parts stay as they are."""
+    """Merge the clip stores of a job array (`preprocess --shard i/n`) into one; the shards are not changed.
+
+    \b
+    covid-cmsf clips merge clips-0 clips-1 -o clips
+    """
     from covid_cmsf.clips.maintenance import merge_stores
     from covid_cmsf.clips.store import ClipStore
     from covid_cmsf.logs import progress_bar
@@ -130,35 +145,44 @@ def merge(
         raise typer.Exit(exit_codes.SKIPPED_ITEMS)
 
 
-# `covid-cmsf views ...`: see what the networks see.
+# `covid-cmsf views ...`: the augmented views that a network is trained on.
 
-views_app = typer.Typer(help="See what the networks see.", no_args_is_help=True)
+views_app = typer.Typer(help="Draw the augmented views that a network is trained on.", no_args_is_help=True)
 
 
 @views_app.callback()
 def _views_group() -> None:
-    """Keeps the subcommand's name on the command line also while there is only one."""
+    """Keep the name of the subcommand, although there is only one."""
 
 
 @views_app.command("show")
 def show_views(
-    clips: Path = typer.Argument(
-        ..., help="A clip store, a CoCLR LMDB, or a folder of JPEG frames.", show_default=False
-    ),
-    overrides: list[str] = typer.Argument(None, help="Settings, for example pairing=coclr length=16 size=112."),
-    out: Path = typer.Option(..., "--out", "-o", help="PNG file to write.", show_default=False),
-    config: str | None = typer.Option(
-        None,
-        "--config",
-        help="paper, coclr or demo, or a YAML file with a section `views`; default: paper.",
-        show_default=False,
-    ),
-    videos: int = typer.Option(3, min=1, max=24, help="How many videos."),
-    video: str = typer.Option("", help="Only videos whose id contains this."),
-    seed: int = typer.Option(0, help="Another seed, other views."),
-    columns: int = typer.Option(8, min=1, max=32, help="Frames in a row."),
+    clips: Clips,
+    out: NewFile,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Settings of the views: pairing=coclr length=16 size=112.", show_default=False
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            help="paper, coclr or demo, or a YAML file with a section `views`; default: paper.",
+            show_default=False,
+        ),
+    ] = None,
+    videos: Annotated[int, typer.Option("--videos", min=1, max=24, help="Number of videos.")] = 3,
+    video: Annotated[str, typer.Option("--video", help="Only videos whose id contains this.", show_default=False)] = "",
+    seed: Seed = 0,
+    columns: Columns = 8,
 ) -> None:
-    """Draw both views of some videos in every modality, after augmentation, so that you can check them by eye."""
+    """Draw both views of some videos in every modality, after augmentation, as PNG.
+
+    \b
+    covid-cmsf views show clips pairing=coclr length=16 size=112 -o views.png
+    """
     from covid_cmsf.clips import open_clips
     from covid_cmsf.config import find_config
     from covid_cmsf.views.config import load_view_config
@@ -176,30 +200,40 @@ def show_views(
     typer.echo(f"wrote {out}: {', '.join(data.records[i].video_id for i in chosen)}")
 
 
-# `covid-cmsf labels ...`: files of wrong and of few labels.
+# `covid-cmsf labels ...`: files of noisy labels and of labeled subsets.
 
 labels_app = typer.Typer(
-    no_args_is_help=True, help="Label files: wrong labels (noise) and few labels (fraction), by a seed."
+    no_args_is_help=True, help="Write label files: noisy labels (noise) or a labeled subset (fraction)."
 )
 
-CLIPS_ARGUMENT = typer.Argument(..., help="Images or clips: a folder, torchvision:CIFAR10?root=/data, a clip store ...")
-SPLIT = typer.Option("1", "--split", help="Split of the clips; images have one.")
-OUT = typer.Option(..., "--out", "-o", help="The file to write.", show_default=False)
-SEED = typer.Option(0, "--seed", min=0, help="The same seed gives the same file.")
+ImagesOrClips = Annotated[
+    str,
+    typer.Argument(
+        help="Images or clips: a folder, torchvision:CIFAR10?root=/data, a clip store, ...", show_default=False
+    ),
+]
+ClipSplit = Annotated[str, typer.Option("--split", help="Split of the clips; images have only 1.")]
 
 
 @labels_app.command()
 def noise(
-    clips: str = CLIPS_ARGUMENT,
-    rate: float = typer.Option(..., "--rate", min=0, max=0.999, help="Fraction of wrong labels: 0.5 is half of them."),
-    stratified: bool = typer.Option(True, help="That share of each class, or only of all together."),
-    seed: int = SEED,
-    split: str = SPLIT,
-    out: Path = OUT,
+    clips: ImagesOrClips,
+    rate: Annotated[
+        float, typer.Option("--rate", min=0, max=0.999, help="Fraction of wrong labels.", show_default=False)
+    ],
+    out: NewFile,
+    stratified: Annotated[
+        bool, typer.Option("--stratified/--no-stratified", help="Apply the rate per class, or only overall.")
+    ] = True,
+    seed: Seed = 0,
+    split: ClipSplit = "1",
 ) -> None:
-    """Write a list of all training images with labels, some of them wrong: `<path> <label>` a line.
+    """Write all training images with noisy labels, one `<path> <label>` per line.
 
-    Train with labels.file=FILE. Beside it FILE.json keeps the true labels, how the file was made, and its hash.
+    Train with labels.file=OUT. OUT.json has the true labels, the settings and the file's hash.
+
+    \b
+    covid-cmsf labels noise torchvision:CIFAR10?root=data --rate 0.5 -o noisy-50.txt
     """
     from covid_cmsf.clips.labels import noisy_labels, write_noisy_labels
 
@@ -212,15 +246,22 @@ def noise(
 
 @labels_app.command("fraction")
 def known_fraction(
-    clips: str = CLIPS_ARGUMENT,
-    fraction: float = typer.Option(
-        ..., "--fraction", min=1e-6, max=1, help="Of each class: 0.1 is a tenth, at least one."
-    ),
-    seed: int = SEED,
-    split: str = SPLIT,
-    out: Path = OUT,
+    clips: ImagesOrClips,
+    fraction: Annotated[
+        float,
+        typer.Option(
+            "--fraction", min=1e-6, max=1, help="Labeled fraction per class, at least one image.", show_default=False
+        ),
+    ],
+    out: NewFile,
+    seed: Seed = 0,
+    split: ClipSplit = "1",
 ) -> None:
-    """Write a list of the training images whose labels are known, one name a line. Train with labels.known=FILE."""
+    """Write the names of the training images whose labels are used, one per line; train with labels.known=OUT.
+
+    \b
+    covid-cmsf labels fraction images --fraction 0.1 -o labeled-10.txt
+    """
     import numpy as np
 
     from covid_cmsf.clips.labels import sample_labeled_fraction, write_labeled_list

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -19,15 +19,20 @@ from rich.markup import escape
 from rich.table import Table
 
 from covid_cmsf import __version__, exit_codes
+from covid_cmsf.cli.options import Json
 
 STATUS_COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 def doctor(
-    folder: Path = typer.Argument(Path(), help="Where you mean to write.", show_default="this folder"),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    folder: Annotated[Path, typer.Argument(help="Output folder to check.", show_default="this folder")] = Path(),
+    as_json: Json = False,
 ) -> None:
-    """Look at this machine: packages, codecs, decoders, GPUs, writable paths; say plainly whether all is well."""
+    """Check the installation: packages, codecs, decoders, GPUs, shared memory, output folder; exit code 1 on errors.
+
+    \b
+    covid-cmsf doctor runs
+    """
     results = list(run_checks(folder))
     errors = [result for result in results if result.status == "error"]
     if as_json:
@@ -41,13 +46,13 @@ def doctor(
         out = Console()
         out.print(table)
         if errors:
-            out.print(f"[red]Not ready:[/] {len(errors)} things must be mended first (red lines above).")
+            out.print(f"[red]Not ready:[/] {len(errors)} errors (red lines above).")
         else:
             out.print("[green]Ready.[/] Start with: covid-cmsf demo-videos demo/videos")
     raise typer.Exit(exit_codes.FAILED if errors else exit_codes.SUCCESS)
 
 
-# The checks behind `covid-cmsf doctor`: each looks at one thing and says ok, warning or error, and what to do.
+# The checks behind `covid-cmsf doctor`: each yields ok, warning or error, and what to do.
 
 Status = Literal["ok", "warning", "error"]
 REQUIRED = (
@@ -65,7 +70,7 @@ CONFLICTING_OPENCV_PACKAGES = ("opencv-python", "opencv-python-headless", "openc
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line of the check-up."""
+    """One line of the table."""
 
     name: str
     status: Status
@@ -73,7 +78,7 @@ class CheckResult:
 
 
 def run_checks(folder: Path) -> Iterator[CheckResult]:
-    """All findings; `folder` is where the user means to write."""
+    """Yield the results of all checks; `folder` is the output folder."""
     checks: list[Callable[[], Iterator[CheckResult]]] = [
         check_python,
         check_packages,
@@ -92,7 +97,7 @@ def run_checks(folder: Path) -> Iterator[CheckResult]:
 
 
 def check_python() -> Iterator[CheckResult]:
-    """The interpreter is one that we test with."""
+    """Check that the Python version is a tested one."""
     supported = (3, 10) <= sys.version_info[:2] <= (3, 13)
     message = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} CPU cores"
     yield CheckResult(
@@ -101,7 +106,7 @@ def check_python() -> Iterator[CheckResult]:
 
 
 def check_packages() -> Iterator[CheckResult]:
-    """Everything that is needed is installed."""
+    """Check that the required packages are installed."""
     for name in REQUIRED:
         version = installed_version(name)
         yield CheckResult(name, "ok" if version else "error", version or f"missing: pip install {name}")
@@ -110,7 +115,7 @@ def check_packages() -> Iterator[CheckResult]:
 
 
 def check_opencv() -> Iterator[CheckResult]:
-    """cv2 has TV-L1, and only one OpenCV package claims the name cv2."""
+    """Check that cv2 has TV-L1 and that only one OpenCV package is installed."""
     others = [name for name in CONFLICTING_OPENCV_PACKAGES if installed_version(name)]
     if others:
         advice = f"pip uninstall {' '.join(others)} and reinstall opencv-contrib-python-headless"
@@ -127,7 +132,7 @@ def check_opencv() -> Iterator[CheckResult]:
 
 
 def check_video_codecs() -> Iterator[CheckResult]:
-    """H.264 can be written and read back."""
+    """Write an H.264 file and read it back."""
     import numpy as np
 
     from covid_cmsf.clips.decoders import open_video
@@ -150,7 +155,7 @@ def check_video_codecs() -> Iterator[CheckResult]:
 
 
 def check_decoders() -> Iterator[CheckResult]:
-    """Which decoders can be chosen."""
+    """List the video decoders that are available."""
     from covid_cmsf.clips.decoders import DECODERS, choose_decoder
 
     for name in DECODERS:
@@ -158,15 +163,15 @@ def check_decoders() -> Iterator[CheckResult]:
             choose_decoder(name)
             yield CheckResult(f"decoder {name}", "ok", "ready" + (" (default)" if name == "av" else ""))
         except ValueError as error:
-            yield CheckResult(f"decoder {name}", "ok", f"not there, not needed: {error}")
+            yield CheckResult(f"decoder {name}", "ok", f"not available (optional): {error}")
 
 
 def check_devices() -> Iterator[CheckResult]:
-    """GPUs that torch can use."""
+    """List the GPUs that PyTorch can use."""
     import torch
 
     if not torch.cuda.is_available():
-        yield CheckResult("GPU", "warning", f"none that torch {torch.__version__} can use: everything runs, on the CPU")
+        yield CheckResult("GPU", "warning", f"none available to torch {torch.__version__}; everything runs on the CPU")
     for index in range(torch.cuda.device_count()):
         memory = torch.cuda.get_device_properties(index).total_memory / 2**30
         half = "bf16" if torch.cuda.is_bf16_supported() else "fp16"
@@ -174,7 +179,7 @@ def check_devices() -> Iterator[CheckResult]:
 
 
 def check_shared_memory() -> Iterator[CheckResult]:
-    """Data loader workers hand batches over in /dev/shm; a small one ends in SIGBUS."""
+    """Check the size of /dev/shm, through which data loader workers pass batches; a small one ends in SIGBUS."""
     path = Path("/dev/shm")
     if path.is_dir():
         size = shutil.disk_usage(path).total / 2**30
@@ -184,7 +189,7 @@ def check_shared_memory() -> Iterator[CheckResult]:
 
 
 def check_writable(folder: Path) -> Iterator[CheckResult]:
-    """A file can be made, linked and renamed in the folder: what the clip store and checkpoints rely on."""
+    """Check that files can be written, linked and renamed in the folder, as clip stores and checkpoints need."""
     existing_parent = folder
     while not existing_parent.exists():
         existing_parent = existing_parent.parent
@@ -202,7 +207,7 @@ def check_writable(folder: Path) -> Iterator[CheckResult]:
 
 
 def installed_version(package: str) -> str | None:
-    """The installed version, or None."""
+    """Return the installed version, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -1,26 +1,31 @@
-"""`covid-cmsf models`: what is in the zoo."""
+"""`covid-cmsf models` and `weights`: list encoders, convert weights files."""
 
 import json
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from covid_cmsf.cli.options import Branch, Json, Modality, NewFile
+
 if TYPE_CHECKING:
     from covid_cmsf.models.checkpoints.load import LoadedWeights, LoadReport
 
 
-models_app = typer.Typer(no_args_is_help=True, help="The encoders: list them, describe one.")
-JSON = typer.Option(False, "--json", help="Print JSON instead of a table.")
+models_app = typer.Typer(no_args_is_help=True, help="List the encoders, describe one.")
 
 
 @models_app.command("list")
-def list_models(as_json: bool = JSON) -> None:
-    """Name, parameters, GFLOPs of one clip at its usual input (a multiply-accumulate counts once), feature size."""
+def list_models(as_json: Json = False) -> None:
+    """List the encoders: parameters, GFLOPs per clip (multiply-accumulates) at the default input, feature size.
+
+    \b
+    covid-cmsf models list
+    """
     from covid_cmsf.models import encoder_entry, list_models
     from covid_cmsf.models.profile import profile_encoder
 
@@ -47,12 +52,18 @@ def list_models(as_json: bool = JSON) -> None:
 
 @models_app.command("describe")
 def describe_model(
-    name: str = typer.Argument(help="A name from `models list`."),
-    size: str | None = typer.Option(None, "--size", help="Input as TxHxW; the usual one when left out."),
-    channels: int = typer.Option(3, "--channels", help="Input channels: 3 for RGB, 2 for flow."),
-    as_json: bool = JSON,
+    name: Annotated[str, typer.Argument(help="A name from `covid-cmsf models list`.", show_default=False)],
+    size: Annotated[
+        str | None, typer.Option("--size", help="Input size TxHxW; default: the encoder's.", show_default=False)
+    ] = None,
+    channels: Annotated[int, typer.Option("--channels", help="Input channels: 3 for RGB, 2 for flow.")] = 3,
+    as_json: Json = False,
 ) -> None:
-    """The layers of one encoder with their parameters, GFLOPs and output sizes at a given input."""
+    """Print the layers of an encoder: parameters, GFLOPs and output sizes.
+
+    \b
+    covid-cmsf models describe s3d --size 32x128x128 --channels 2
+    """
     from covid_cmsf.models import encoder_entry
     from covid_cmsf.models.encoder import parse_size
     from covid_cmsf.models.profile import profile_encoder
@@ -75,26 +86,36 @@ def _format_size(size: tuple[int, ...]) -> str:
     return "x".join(map(str, size))
 
 
-# `covid-cmsf weights`: look into weights files, bring them in, write them out for other programs.
+# `covid-cmsf weights`: inspect, import and export weights files.
 
 weights_app = typer.Typer(
-    no_args_is_help=True, help="Weights in and out: ours, CoCLR, torchvision, MSF, CMSF, MoCo, BYOL."
+    no_args_is_help=True, help="Inspect, import and export weights: ours, CoCLR, torchvision, MSF, CMSF, MoCo, BYOL."
 )
 
-SOURCE_ARGUMENT = typer.Argument(help="A weights file: ours, or one of the known foreign layouts.")
-OUT = typer.Option(..., "--out", "-o", help="The file to write.")
-BRANCH = typer.Option(None, "--branch", help="online (default), target or guide; or the file's own name: encoder_k ...")
-ENCODER = typer.Option(None, "--encoder", help="Insist on this encoder of the zoo.")
-CHANNELS = typer.Option(None, "--channels", help="Input channels to have afterwards; needs --adapt when they differ.")
-ADAPT = typer.Option(None, "--adapt", help="Adapt the first convolution: mean, or channels such as 2,1 or zero,1,0.")
-BN_EPS = typer.Option(None, "--bn-eps", help="Batch-norm epsilon, when the file's habit is not the right one.")
-HEAD = typer.Option(False, "--head/--no-head", help="Keep the projection head; a file without one is then an error.")
-FORCE = typer.Option(False, "--force", help="Replace the output file if it is there.")
-VERBOSE = typer.Option(False, "--verbose", "-v", help="Name every key that was left over.")
+Source = Annotated[
+    Path, typer.Argument(help="A weights file: ours, CoCLR's, torchvision's, MSF's, ...", show_default=False)
+]
+Channels = Annotated[
+    int | None,
+    typer.Option(
+        "--channels", help="Input channels of the result; others than the file's need --adapt.", show_default=False
+    ),
+]
+Adapt = Annotated[
+    str | None,
+    typer.Option(
+        "--adapt", help="Adapt the first convolution: mean, or channels such as 2,1 or zero,1,0.", show_default=False
+    ),
+]
+Head = Annotated[
+    bool, typer.Option("--head/--no-head", help="Keep the projection head; an error if the file has none.")
+]
+Replace = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every unused key.")]
 
 
 class ExportFormat(str, Enum):
-    """What `weights export` can write."""
+    """Formats of `weights export`."""
 
     onnx = "onnx"
     torch_export = "torch-export"
@@ -103,13 +124,17 @@ class ExportFormat(str, Enum):
 
 @weights_app.command("show")
 def show_weights(
-    source: Path = SOURCE_ARGUMENT,
-    branch: str | None = BRANCH,
-    head: bool = HEAD,
-    as_json: bool = typer.Option(False, "--json", help="Print metadata and report as JSON."),
-    verbose: bool = VERBOSE,
+    source: Source,
+    branch: Branch = None,
+    head: Head = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Says what a file is and what is known about it, after loading it in full."""
+    """Load a weights file and print its format, encoder and metadata.
+
+    \b
+    covid-cmsf weights show weights.safetensors
+    """
     from covid_cmsf.models import load_weights
 
     loaded = load_weights(source, branch=branch, keep_head=head)
@@ -123,23 +148,43 @@ def show_weights(
 
 @weights_app.command("import")
 def import_weights(
-    source: Path = SOURCE_ARGUMENT,
-    out: Path = OUT,
-    branch: str | None = BRANCH,
-    encoder: str | None = ENCODER,
-    channels: int | None = CHANNELS,
-    adapt: str | None = ADAPT,
-    bn_eps: float | None = BN_EPS,
-    head: bool = HEAD,
-    modality: str | None = typer.Option(None, "--modality", help="rgb, flow, ...: foreign files do not say."),
-    size: str | None = typer.Option(None, "--size", help="The input it was trained on, as TxHxW."),
-    mean: str | None = typer.Option(None, "--mean", help="Pixel mean a channel (pixels 0 to 1): 0.5,0.5."),
-    std: str | None = typer.Option(None, "--std", help="Pixel standard deviation a channel: 0.25,0.25."),
-    trained: str | None = typer.Option(None, "--trained", help="How it was trained, in a few words."),
-    force: bool = FORCE,
-    verbose: bool = VERBOSE,
+    source: Source,
+    out: NewFile,
+    branch: Branch = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option("--encoder", help="Name of the encoder; default: as found in the file.", show_default=False),
+    ] = None,
+    channels: Channels = None,
+    adapt: Adapt = None,
+    bn_eps: Annotated[
+        float | None,
+        typer.Option("--bn-eps", help="Batch-norm epsilon; default: that of the file's format.", show_default=False),
+    ] = None,
+    head: Head = False,
+    modality: Modality = None,
+    size: Annotated[
+        str | None, typer.Option("--size", help="Input size TxHxW it was trained on.", show_default=False)
+    ] = None,
+    mean: Annotated[
+        str | None,
+        typer.Option("--mean", help="Pixel mean per channel, pixels in 0 to 1: 0.5,0.5.", show_default=False),
+    ] = None,
+    std: Annotated[
+        str | None,
+        typer.Option("--std", help="Pixel standard deviation per channel: 0.25,0.25.", show_default=False),
+    ] = None,
+    trained: Annotated[
+        str | None, typer.Option("--trained", help="Note on how it was trained.", show_default=False)
+    ] = None,
+    force: Replace = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Brings a weights file into our exchange format: safetensors with the encoder's metadata in the header."""
+    """Convert a weights file to our format: safetensors with the encoder's metadata in the header.
+
+    \b
+    covid-cmsf weights import coclr.pth.tar --modality flow -o coclr-flow.safetensors
+    """
     from covid_cmsf.models import load_weights, save_encoder
     from covid_cmsf.models.checkpoints.metadata import override_metadata, parse_channel_values
     from covid_cmsf.models.encoder import parse_size
@@ -163,17 +208,21 @@ def import_weights(
 
 @weights_app.command("export")
 def export_weights(
-    source: Path = SOURCE_ARGUMENT,
-    out: Path = OUT,
-    to: ExportFormat = typer.Option(..., "--to", help="What to write."),
-    branch: str | None = BRANCH,
-    channels: int | None = CHANNELS,
-    adapt: str | None = ADAPT,
-    head: bool = HEAD,
-    force: bool = FORCE,
-    verbose: bool = VERBOSE,
+    source: Source,
+    out: NewFile,
+    to: Annotated[ExportFormat, typer.Option("--to", help="Format to write.", show_default=False)],
+    branch: Branch = None,
+    channels: Channels = None,
+    adapt: Adapt = None,
+    head: Head = False,
+    force: Replace = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Writes an encoder for other programs and checks the file against our own network; a difference is an error."""
+    """Export an encoder and compare the outputs of the written file with ours; a difference is an error.
+
+    \b
+    covid-cmsf weights export weights.safetensors --to onnx -o encoder.onnx
+    """
     from covid_cmsf.models import load_weights
 
     _check_output(out, force)
@@ -196,9 +245,9 @@ def _export(to: ExportFormat, out: Path, loaded: "LoadedWeights") -> float:
 
 def _check_output(out: Path, force: bool) -> None:
     if out.exists() and not force:
-        raise FileExistsError(f"{out} is there already; --force replaces it")
+        raise FileExistsError(f"{out} already exists; --force replaces it")
     if not out.parent.is_dir():
-        raise FileNotFoundError(f"no folder {out.parent} to write {out.name} into")
+        raise FileNotFoundError(f"no folder {out.parent} to write {out.name} to")
 
 
 def _print_report(report: "LoadReport", verbose: bool) -> None:

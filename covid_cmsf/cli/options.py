@@ -42,7 +42,11 @@ Checkpoint = Annotated[
 ]
 Branch = Annotated[
     str | None,
-    typer.Option("--branch", help="Network of the file: online (default), target or guide.", show_default=False),
+    typer.Option(
+        "--branch",
+        help="Network of the file: online (default), target, guide, or its name in the file.",
+        show_default=False,
+    ),
 ]
 Modality = Annotated[
     str | None,
@@ -68,6 +72,8 @@ Split = Annotated[
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Processes that read clips; 0: only this one.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...; auto: a GPU if there is one.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed.")]
+
+Columns = Annotated[int, typer.Option("--columns", min=1, max=32, help="Frames per row.")]
 
 Features = Annotated[Path, typer.Argument(help="A file written by `covid-cmsf extract`.", show_default=False)]
 Gallery = Annotated[str, typer.Option("--gallery", help="Subset to search in or learn from: train, or fit for tuning.")]

@@ -1,50 +1,65 @@
-"""`covid-cmsf report`."""
+"""`covid-cmsf report` and `figures`."""
 
 import json
 import threading
 import time
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-QUERY_HELP = "Show this video in the gallery, whatever is drawn; may be given several times."
+from covid_cmsf.cli.options import NewFile, Seed
 
 
 def report(
-    paths: list[Path] = typer.Argument(
-        None, metavar="RUN_OR_PLAN...", help="Folders of plans or runs; several are compared.", show_default=False
-    ),
-    out: Path = typer.Option(Path("report"), "--out", "-o", help="The folder to write."),
-    serve: bool = typer.Option(False, "--serve", help="Show it on localhost, and follow training."),
-    port: int = typer.Option(8765, "--port", min=0, max=65535, help="With --serve; 0: any that is free."),
-    interval: float = typer.Option(
-        5.0, "--interval", min=0.2, help="With --serve: seconds between looks at the files."
-    ),
-    queries: int = typer.Option(60, "--queries", min=1, help="Videos in the gallery, some of every class."),
-    neighbors: int = typer.Option(8, "--neighbors", min=1, max=50, help="Neighbors shown of each."),
-    query: list[str] = typer.Option([], "--query", help=QUERY_HELP, show_default=False),
-    seed: int = typer.Option(0, "--seed", min=0, help="Draws the videos of the gallery."),
-    clips: str | None = typer.Option(None, "--clips", help="Where the clips are now, if they have moved."),
-    thumbnails: bool = typer.Option(True, help="Thumbnails of the videos."),
-    umap: bool = typer.Option(True, help="Maps by UMAP too, where umap-learn is installed."),
-    megabytes: float = typer.Option(25.0, "--megabytes", min=6, help="Of the folder: thumbnails are made to fit."),
-    workers: int = typer.Option(2, "--workers", min=1, help="Threads that make thumbnails."),
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="RUN_OR_PLAN...", help="Folders of plans or runs; several are compared.", show_default=False
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")] = Path("report"),
+    serve: Annotated[bool, typer.Option("--serve", help="Serve it on localhost, updated during training.")] = False,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="With --serve; 0: any free port.")] = 8765,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.2, help="With --serve: seconds between updates.")
+    ] = 5.0,
+    queries: Annotated[
+        int, typer.Option("--queries", min=1, help="Query videos in the gallery, from every class.")
+    ] = 60,
+    neighbors: Annotated[int, typer.Option("--neighbors", min=1, max=50, help="Neighbors per query.")] = 8,
+    query: Annotated[
+        list[str] | None,
+        typer.Option("--query", help="Video id to include as a query; may be repeated.", show_default=False),
+    ] = None,
+    seed: Seed = 0,
+    clips: Annotated[
+        str | None, typer.Option("--clips", help="Clips; default: as in the run.", show_default=False)
+    ] = None,
+    thumbnails: Annotated[bool, typer.Option("--thumbnails/--no-thumbnails", help="Thumbnails of the videos.")] = True,
+    umap: Annotated[bool, typer.Option("--umap/--no-umap", help="UMAP plots, if umap-learn is installed.")] = True,
+    megabytes: Annotated[
+        float, typer.Option("--megabytes", min=6, help="Size limit of the folder; thumbnails are reduced to fit.")
+    ] = 25.0,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Threads that make thumbnails.")] = 2,
 ) -> None:
-    """Write a page about plans and runs: tables, curves, neighbors, maps, errors, data, provenance.
+    """Write an HTML report of plans and runs: tables, curves, neighbors, feature maps, errors, data, provenance.
 
-    The folder is complete: it opens from disk, without a server or network. `--serve` without folders follows those of
-    the report that is in --out already.
+    It opens from disk, without a server or network. `--serve` without folders uses those of the report in --out.
+
+    \b
+    covid-cmsf report runs/demo -o report
     """
     from covid_cmsf.report.build import Report, ReportOptions, read_metadata
     from covid_cmsf.report.serve import server_url, start_server, watch_and_rebuild
 
     if not paths and not serve:
-        raise ValueError("which runs? covid-cmsf report RUN_OR_PLAN [...] --out report")
+        raise ValueError("which runs? covid-cmsf report RUN_OR_PLAN [...] -o report")
     chosen = list(paths or map(Path, read_metadata(out)["paths"]))
     options = ReportOptions(
         num_queries=queries,
         num_neighbors=neighbors,
-        always_shown=tuple(query),
+        always_shown=tuple(query or ()),
         clips=clips,
         megabytes=megabytes,
         workers=workers,
@@ -73,22 +88,35 @@ def report(
 # `covid-cmsf figures ...`: figures of the paper from the files of runs.
 
 figures_app = typer.Typer(
-    no_args_is_help=True, help="Figures of the paper from runs: neighbors under noise, noise curves."
+    no_args_is_help=True, help="Draw figures of the paper from runs: neighbors under label noise, noise curves."
 )
 
 
 @figures_app.command()
 def neighbors(
-    run: Path = typer.Argument(..., help="Folder of a run or stage that was trained on images.", show_default=False),
-    features: Path | None = typer.Option(
-        None, "--features", help="Features of its training images; by default features.safetensors in the folder."
-    ),
-    label: int | None = typer.Option(None, "--label", min=0, help="Of this label; by default drawn by the seed."),
-    num_images: int = typer.Option(10, "--num-images", min=1, help="Images in a row."),
-    seed: int = typer.Option(0, "--seed", min=0, help="Draws label and queries."),
-    out: Path = typer.Option(..., "--out", "-o", help="The PNG to write; a JSON file of the data goes beside it."),
+    run: Annotated[Path, typer.Argument(help="Folder of a run or stage trained on images.", show_default=False)],
+    out: NewFile,
+    features: Annotated[
+        Path | None,
+        typer.Option(
+            "--features",
+            help="Features of the training images; default: features.safetensors in the run folder.",
+            show_default=False,
+        ),
+    ] = None,
+    label: Annotated[
+        int | None, typer.Option("--label", min=0, help="Label of the queries; default: random.", show_default=False)
+    ] = None,
+    num_images: Annotated[int, typer.Option("--num-images", min=1, help="Images per row.")] = 10,
+    seed: Seed = 0,
 ) -> None:
-    """Nearest images with the same (partly wrong) label: of a right query, of a wrong one, and random (figure 2)."""
+    """Draw the nearest images with the same noisy label: of a correct query, a wrong one, and random (figure 2).
+
+    Writes a PNG file, and the data as JSON beside it.
+
+    \b
+    covid-cmsf figures neighbors runs/noisy -o neighbors.png
+    """
     from covid_cmsf.files import write_text_atomic
     from covid_cmsf.report.noise_figures import draw_gallery
     from covid_cmsf.report.noisy_gallery import gallery_to_dict, run_gallery
@@ -106,20 +134,26 @@ def neighbors(
 
 @figures_app.command()
 def noise(
-    plans: list[Path] = typer.Argument(..., help="Folders of plans (or of their stages).", show_default=False),
-    out: Path = typer.Option(..., "--out", "-o", help="Name of the figure: .png, .svg and .json are added."),
+    plans: Annotated[list[Path], typer.Argument(help="Folders of plans or of their stages.", show_default=False)],
+    out: NewFile,
 ) -> None:
-    """Accuracy over the share of wrong labels, a curve a method, with the spread over seeds (figure 3)."""
+    """Draw accuracy over the label noise rate: a curve per method, with the spread over seeds (figure 3).
+
+    Writes OUT.png, OUT.svg and OUT.json.
+
+    \b
+    covid-cmsf figures noise runs/noise -o noise
+    """
     from covid_cmsf.report.noise_figures import draw_noise_curves, finished_stage_folders, read_points
 
     _check_folder(out)
     points = read_points(finished_stage_folders(plans))
     if not points:
-        raise ValueError("none of these stages was trained, so there is no noise to show")
+        raise ValueError(f"no results of trained stages in {', '.join(map(str, plans))}; run the plan first")
     draw_noise_curves(points, out)
     typer.echo(f"{out}.png, {out}.svg, {out}.json: {len(points)} points")
 
 
 def _check_folder(out: Path) -> None:
     if not out.parent.is_dir():
-        raise FileNotFoundError(f"no folder {out.parent} to write {out.name} into")
+        raise FileNotFoundError(f"no folder {out.parent} to write {out.name} to")

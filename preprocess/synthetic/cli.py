@@ -12,7 +12,7 @@ DEFAULT = DemoConfig()
 
 
 def demo_videos(
-    out: Path = typer.Argument(help="Folder to write, new or to resume."),
+    out: Path = typer.Argument(help="Folder to write, new or to resume.", show_default=False),
     classes: int = typer.Option(DEFAULT.num_classes, help="Number of classes, at most 12."),
     groups: int = typer.Option(
         DEFAULT.num_groups, help="Groups per class, each with its own appearance; 7 of 25 are for testing."
@@ -34,7 +34,11 @@ def demo_videos(
     Test groups have appearances that are not in the training subset.
 
     Writes OUT/<Class>/v_<Class>_gNN_cMM.avi and OUT/splits with lists in UCF-101's format. Run the same command to
-    resume after an interruption. Next: covid-cmsf preprocess OUT --out CLIPS --layout ucf101 --splits OUT/splits
+    resume after an interruption.
+
+    \b
+    covid-cmsf demo-videos demo/videos
+    covid-cmsf preprocess demo/videos --layout ucf101 --splits demo/videos/splits -o demo/clips
     """
     width, height = parse_frame_size(size)
     config = DemoConfig(

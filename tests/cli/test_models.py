@@ -56,7 +56,7 @@ def test_import_writes_a_file_with_what_the_user_said(foreign: Path, tmp_path: P
     out = tmp_path / "x.safetensors"
     options = ("--modality", "flow", "--trained", "CoCLR", "--size", "16x64x64", "--head")
     result = run(models.weights_app, "import", foreign, "--out", out, *options)
-    assert result.exit_code == 0 and "all 462 tensors found" in result.stdout
+    assert result.exit_code == 0 and "all 462 tensors loaded" in result.stdout
     loaded = load_weights(out, keep_head=True)
     assert (loaded.metadata.modality, loaded.metadata.trained, loaded.metadata.input_size) == (
         "flow",
