@@ -27,8 +27,10 @@ from covid_cmsf.cli.options import (
     ValFraction,
     Windows,
     Workers,
+    interrupt_on_sigterm,
+    print_result,
+    report_skipped,
 )
-from covid_cmsf.cli.results import interrupt_on_sigterm, print_result, report_skipped
 
 app = typer.Typer(no_args_is_help=True, help="Numbers: retrieval, linear probe, kNN, fine-tuning, fusion, baselines.")
 
@@ -45,7 +47,11 @@ def retrieval(
     out: ResultFile = None,
     as_json: Json = False,
 ) -> None:
-    """R@1, 5, 10, 20, 50: is a video of the same class among the nearest? With a 95% interval."""
+    """Measure R@1, 5, 10, 20, 50: is a video of the same class among the nearest? With a 95% interval.
+
+    \b
+    covid-cmsf evaluate retrieval rgb.features
+    """
     from covid_cmsf.evaluation.features.file import load_features
     from covid_cmsf.evaluation.render import retrieval_table
     from covid_cmsf.evaluation.retrieval import evaluate_retrieval
@@ -95,7 +101,11 @@ def linear(
     out: Path | None = typer.Option(None, "--out", "-o", help="JSON file; with CLIPS the folder of the training."),
     as_json: Json = False,
 ) -> None:
-    """Linear probe on features (logistic regression), or on augmented clips with a frozen encoder."""
+    """Train a linear probe on features (logistic regression), or on augmented clips with a frozen encoder.
+
+    \b
+    covid-cmsf evaluate linear rgb.features
+    """
     overrides = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "num_crops": crops}
     protocol_options = {"modality": modality, "length": length, "size": size, "stride": stride, "num_windows": windows}
     from covid_cmsf.evaluation.probes.linear import PROBES, evaluate_linear
@@ -145,7 +155,11 @@ def knn(
     out: ResultFile = None,
     as_json: Json = False,
 ) -> None:
-    """The k nearest neighbors vote on the class; every vote counts the same."""
+    """Classify by a vote of the k nearest neighbors; every vote counts the same.
+
+    \b
+    covid-cmsf evaluate knn rgb.features
+    """
     from covid_cmsf.evaluation.features.file import load_features
     from covid_cmsf.evaluation.knn import evaluate_knn
     from covid_cmsf.evaluation.render import knn_table
@@ -181,7 +195,11 @@ def fusion(
     out: ResultFile = None,
     as_json: Json = False,
 ) -> None:
-    """Two streams together: summed similarities and averaged probabilities of the videos that both files have."""
+    """Fuse two streams: sum similarities, average probabilities, over the videos that both files have.
+
+    \b
+    covid-cmsf evaluate fusion rgb.features flow.features
+    """
     from covid_cmsf.evaluation.features.file import holds_probabilities, load_features, load_probabilities
     from covid_cmsf.evaluation.fusion import evaluate_fusion, fuse_probabilities
     from covid_cmsf.evaluation.render import fusion_table
@@ -219,7 +237,11 @@ def baselines(
     out: ResultFile = None,
     as_json: Json = False,
 ) -> None:
-    """What costs nothing: chance, color and flow histograms, random weights."""
+    """Measure what needs no training: chance, color and flow histograms, random weights.
+
+    \b
+    covid-cmsf evaluate baselines CLIPS
+    """
     from contextlib import nullcontext
     from tempfile import TemporaryDirectory
 
@@ -288,7 +310,7 @@ def transfer(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """How well do an image encoder's frozen features serve other data sets?
+    """Measure how well an image encoder's frozen features transfer to other data sets.
 
     The paper's transfer table. For each data set: features of the center crop,
     logistic regression by LBFGS (iterations, learning rate and weight decay
@@ -296,7 +318,7 @@ def transfer(
 
     covid-cmsf evaluate transfer last.pt --datasets dtd --root data --out scores
 
-    The same command continues when it was stopped; what is done stays.
+    The same command resumes after a stop.
     OUT/<data set>/ gets features.safetensors, trials.journal and result.json,
     OUT/result.json the table's row. --trials 20 gives a first idea.
     """

@@ -18,8 +18,9 @@ from covid_cmsf.cli.options import (
     Stride,
     Windows,
     Workers,
+    interrupt_on_sigterm,
+    report_skipped,
 )
-from covid_cmsf.cli.results import interrupt_on_sigterm, report_skipped
 
 if TYPE_CHECKING:
     from covid_cmsf.clips import Clips
@@ -52,10 +53,13 @@ def extract(
     seed: Seed = 0,
     force: Force = False,
 ) -> None:
-    """Features of every video of a split, in one file that knows which model they came from.
+    """Write the features of every video of a split to one file, with the model and data that they came from.
 
-    The same command continues when it was stopped, and does nothing when it is done. Videos that cannot be read are
-    listed, have no row, and make the exit code 3.
+    The same command resumes after a stop, and does nothing when the file is complete. Videos that cannot be read are
+    listed and left out, and the exit code is 3.
+
+    \b
+    covid-cmsf extract runs/infonce CLIPS --out rgb.features
     """
     from covid_cmsf.devices import choose_device
     from covid_cmsf.evaluation.features.extract import extract_features
@@ -98,7 +102,7 @@ def extract(
 def open_model_and_clips(
     checkpoint: Path, clips: Path | None, *, branch: str | None, random: str | None, modality: str | None, seed: int
 ) -> "tuple[EvalModel, Clips]":
-    """The network of the first argument and the clips of the second; with `random` the first names the clips."""
+    """Open the network of the first argument and the clips of the second; with `random` the first names the clips."""
     from covid_cmsf.clips import open_clips
     from covid_cmsf.evaluation.features.model import create_random_model, load_eval_model
 

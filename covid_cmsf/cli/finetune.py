@@ -23,8 +23,10 @@ from covid_cmsf.cli.options import (
     ValFraction,
     Windows,
     Workers,
+    interrupt_on_sigterm,
+    print_result,
+    report_skipped,
 )
-from covid_cmsf.cli.results import interrupt_on_sigterm, print_result, report_skipped
 
 
 def finetune(
@@ -58,7 +60,10 @@ def finetune(
 ) -> None:
     """Train encoder and classifier on labeled clips (the recipe of Han et al.), then test once.
 
-    The epoch is chosen on a part of the training sources. The same command continues when it was stopped.
+    The epoch is chosen on held-out training sources. The same command resumes after a stop.
+
+    \b
+    covid-cmsf evaluate finetune runs/infonce CLIPS --out finetuned
     """
     overrides = {"epochs": epochs, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "dropout": dropout}
     overrides |= {"num_crops": crops, "val_fraction": val_fraction}
@@ -90,7 +95,7 @@ def train_and_print(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Fine-tuning, its control, and the linear probe on clips: one training, three recipes."""
+    """Train and test a classifier on clips and print the result; the recipe says what is trained."""
     from covid_cmsf.devices import choose_device
     from covid_cmsf.evaluation.features.protocol import build_eval_protocol
     from covid_cmsf.evaluation.finetune.config import finetune_config

@@ -1,9 +1,21 @@
-"""Options and arguments that several commands share, as types: `seed: Seed = 0`."""
+"""What several commands share: options and arguments as types (`seed: Seed = 0`), and how they print and end."""
 
+import json
+import signal
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from covid_cmsf import exit_codes
+from covid_cmsf.logs import console
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import RenderableType
 
 Overrides = Annotated[
     list[str] | None,
@@ -91,3 +103,47 @@ AllowSharedSources = Annotated[
     typer.Option("--allow-shared-sources", help="Accept footage that is in both subsets; the result says so."),
 ]
 ValFraction = Annotated[float, typer.Option("--val-fraction", help="Fraction of the training sources that form `val`.")]
+
+MAX_PRINTED = 10  # of the skipped videos
+
+
+def print_result(kind: str, result: object, table: "RenderableType", out: Path | None, as_json: bool) -> None:
+    """Print a result to stdout, and write it to a file if one is named."""
+    from rich.console import Console
+
+    from covid_cmsf.evaluation.results import result_to_dict, write_result
+
+    if out is not None:
+        if not out.parent.is_dir():
+            raise FileNotFoundError(f"no folder {out.parent} to write {out.name} into")
+        write_result(out, kind, result)
+    if as_json:
+        typer.echo(json.dumps(result_to_dict(kind, result)))
+    else:
+        Console().print(table)
+
+
+def report_skipped(skipped: "Sequence[tuple[str, str, str]]") -> None:
+    """List the videos that have no result and exit with code 3; do nothing if there are none."""
+    if not skipped:
+        return
+    for video_id, stage, reason in skipped[:MAX_PRINTED]:
+        console.print(f"skipped: {video_id} ({stage}): {reason}", style="yellow", highlight=False, markup=False)
+    if len(skipped) > MAX_PRINTED:
+        console.print(f"... and {len(skipped) - MAX_PRINTED} more", style="yellow")
+    console.print(f"{len(skipped)} videos have no result; numbers are of the others", style="yellow")
+    raise typer.Exit(exit_codes.SKIPPED_ITEMS)
+
+
+@contextmanager
+def interrupt_on_sigterm() -> "Iterator[None]":
+    """Treat a job scheduler's SIGTERM within the block as Ctrl-C: exit code 75, and the same command resumes."""
+
+    def interrupt(signal_number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous_handler = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous_handler)
