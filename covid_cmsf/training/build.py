@@ -3,16 +3,18 @@
 import logging
 import random
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from covid_cmsf.methods.base import Method, TargetMethodConfig
+from covid_cmsf.methods.base import HeadConfig, Method, TargetMethodConfig
 from covid_cmsf.methods.instance_memory import InstanceMemory
 from covid_cmsf.methods.memory_bank import MemoryBanks
-from covid_cmsf.models import HeadLayout
+from covid_cmsf.models import MLP, Encoder, HeadLayout, create_model, load_weights
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
+from covid_cmsf.models.heads import head_layout
 from covid_cmsf.models.networks import Guide, Network, make_predictor, make_target, network_metadata
 from covid_cmsf.models.precision import compile_
 from covid_cmsf.training.batchnorm import train_mode_, use_sync_batchnorm
@@ -20,7 +22,6 @@ from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.data import TrainData, open_data
 from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.training.guides import load_guides
-from covid_cmsf.training.networks import start_network
 from covid_cmsf.views.modalities import get_modality
 
 logger = logging.getLogger(__name__)
@@ -56,8 +57,8 @@ def build_components(config: TrainConfig, dist: DistributedContext) -> TrainComp
     target_sees = [*([seen.name] if config.method.has_target else []), *live]
     data = open_data(config, online=[seen.name], target=target_sees, cached=[*cached])
     head = config.method.head or HeadLayout(sizes=(encoder_num_features(config.encoder), max(data.num_classes, 1)))
-    encoder, projector, init_description = start_network(
-        config.encoder, in_channels=seen.num_channels, head=head, init=config.init, part=config.init_branch
+    encoder, projector, init_description = init_network(
+        config.encoder, in_channels=seen.num_channels, head=head, init=config.init, branch=config.init_branch
     )
     method = config.method.build(num_classes=data.num_classes, embedding_dim=projector.layout.sizes[-1])
     check_labels(method, data, config)
@@ -93,6 +94,50 @@ def build_components(config: TrainConfig, dist: DistributedContext) -> TrainComp
     )
 
 
+def init_network(
+    name: str, *, in_channels: int, head: HeadLayout | HeadConfig, init: str | None, branch: str | None
+) -> tuple[Encoder, MLP, str]:
+    """Return an encoder and a projector, new or from the file `init`, and a description of their origin.
+
+    The file must hold this encoder with this number of channels.
+    """
+    if init is None:
+        encoder = create_model(name, in_channels=in_channels)
+        return encoder, MLP(_head_layout(head, encoder.num_features)), "random weights"
+    if not Path(init).exists():
+        raise FileNotFoundError(f"init: no file {init}; train that run first, or leave init out for random weights")
+    reuse = isinstance(head, HeadConfig) and head.reuse
+    loaded = load_weights(init, branch=branch, encoder=name, in_channels=in_channels, keep_head=reuse)
+    origin = f"{loaded.metadata.trained} ({init})"
+    if reuse:
+        assert isinstance(head, HeadConfig) and loaded.projector is not None
+        return loaded.encoder, _reuse_projector(loaded.projector, head, init), origin + ", with its projector"
+    return loaded.encoder, MLP(_head_layout(head, loaded.encoder.num_features)), origin
+
+
+def _head_layout(head: HeadLayout | HeadConfig, num_features: int) -> HeadLayout:
+    if isinstance(head, HeadLayout):
+        return head
+    return head_layout(
+        head.projector, num_features, embedding_size=head.embedding_size, output_batch_norm=head.output_batch_norm
+    )
+
+
+def _reuse_projector(projector: MLP, head: HeadConfig, path: str) -> MLP:
+    """Return the file's projector, with a new output batch norm if the configuration asks for one."""
+    layout = projector.layout
+    if head.embedding_size not in (None, layout.sizes[-1]):
+        raise ValueError(
+            f"{path}: its projector ends in {layout.sizes[-1]} values, and method.head.embedding_size is "
+            f"{head.embedding_size}; leave it out, or set method.head.reuse=false"
+        )
+    if not head.output_batch_norm or layout.output_batch_norm:
+        return projector
+    extended = MLP(layout.model_copy(update={"output_batch_norm": True}))
+    extended.load_state_dict({**extended.state_dict(), **projector.state_dict()})
+    return extended
+
+
 def seed_everything(seed: int) -> None:
     """Seed all global random numbers."""
     random.seed(seed)
@@ -126,8 +171,6 @@ def describe_run(config: TrainConfig) -> str:
 
 def encoder_num_features(encoder: str) -> int:
     """Return the feature size of an encoder without allocating its weights."""
-    from covid_cmsf.models import create_model
-
     with torch.device("meta"):
         return create_model(encoder).num_features
 

@@ -11,9 +11,8 @@ from covid_cmsf.methods.base import HeadConfig
 from covid_cmsf.models import create_model
 from covid_cmsf.models.heads import head_layout
 from covid_cmsf.models.networks import Network, make_predictor, make_target
-from covid_cmsf.training.build import build_components
+from covid_cmsf.training.build import build_components, init_network
 from covid_cmsf.training.distributed import DistributedContext
-from covid_cmsf.training.networks import start_network
 from covid_cmsf.training.run import run_training
 from tests.training.factories import make_config, state
 
@@ -43,14 +42,14 @@ def test_heads_are_those_of_the_papers(projector: Any, sizes: tuple[int, ...], b
 
 
 def test_the_predictor_is_as_wide_as_cmsfs_projector() -> None:
-    encoder, projector, description = start_network("toy", in_channels=3, head=HeadConfig(), init=None, part=None)
+    encoder, projector, description = init_network("toy", in_channels=3, head=HeadConfig(), init=None, branch=None)
     predictor = make_predictor(projector, encoder)
     assert projector.layout.sizes == (32, 64, 8) and predictor.layout.sizes == (8, 64, 8)
     assert predictor.layout.batch_norm and not predictor.layout.output_batch_norm and description == "random weights"
 
 
 def test_the_target_is_a_copy_without_predictor_and_gradients() -> None:
-    encoder, projector, _ = start_network("toy", in_channels=3, head=HeadConfig(), init=None, part=None)
+    encoder, projector, _ = init_network("toy", in_channels=3, head=HeadConfig(), init=None, branch=None)
     online = Network(encoder, projector, predictor=make_predictor(projector, encoder))
     target = make_target(online)
     assert target.predictor is None and not any(weight.requires_grad for weight in target.parameters())
@@ -102,7 +101,7 @@ def test_a_projector_with_batch_norm_at_its_end_is_saved_and_reused(clips: Path,
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoder": "s3d_tiny"}, "holds toy, not s3d_tiny"),
+        ({"encoder": "s3d_tiny"}, "has an encoder toy, not s3d_tiny"),
         ({"modality": "flow"}, "3 input channels, but 2 were requested"),
         ({"method": {**INFONCE, "head": {"reuse": True, "embedding_size": 7}}}, "its projector ends in 128 values"),
         ({"init_branch": "guide"}, "guide"),
