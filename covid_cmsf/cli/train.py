@@ -70,7 +70,7 @@ def train(
         bool, typer.Option("--accept-changes", help="Resume a run although its settings were changed.")
     ] = False,
 ) -> None:
-    """Train an encoder: CMSF, MSF, BYOL-asym, InfoNCE, UberNCE, CoCLR, SupCon, ProtoNW, FrzProto or cross entropy.
+    """Train one encoder with CMSF, InfoNCE or another method; `covid-cmsf config list` has the names.
 
     The same command resumes a run that was stopped, also within an epoch. Ctrl-C, SIGTERM and SIGUSR1 finish the step,
     save, and exit with code 75.
@@ -130,6 +130,8 @@ def load_run(
     if is_run_folder(config):
         Checkpoints(Path(config) / "checkpoints").check_resumable()
         path = Path(config) / CONFIG_FILE
+    elif Path(config).is_dir():
+        raise FileNotFoundError(f"{config} is not the folder of a run: it has no {CONFIG_FILE}")
     else:
         path = find_config("runs", config)
     values = read_yaml(path)

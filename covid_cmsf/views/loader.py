@@ -36,7 +36,7 @@ class EpochSampler(Sampler[list[SampleKey]]):
         if self.num_batches == 0:
             raise ValueError(
                 f"{self._num_keys} videos do not fill one batch of {batch_size * world_size}; "
-                "use a smaller batch, or repeat the data set"
+                "use a smaller batch size (--batch-size), or repeat the data set (repeat=2)"
             )
 
     @property

@@ -149,7 +149,7 @@ def test_a_damaged_video_is_listed_and_the_exit_code_is_3(clips: Path, tmp_path:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["extract", "no.pt", "CLIPS", "--out", "f"], "no weights file no.pt"),
+        (["extract", "no.pt", "CLIPS", "--out", "f"], "no run folder or weights file no.pt"),
         (["extract", "WEIGHTS", "nowhere", "--out", "f"], "no clips at nowhere"),
         (["extract", "WEIGHTS", "--out", "f"], "two arguments are needed"),
         (["extract", "WEIGHTS", "CLIPS", "--out", "no/f"], "no folder no to write f to"),

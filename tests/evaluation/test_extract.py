@@ -211,7 +211,7 @@ def test_a_checkpoint_is_known_by_its_hash(tmp_path: Path) -> None:
     assert features[0].provenance.branch == "online" and features[0].provenance.origin == "0.safetensors"
     with pytest.raises(ValueError, match="has no branch 'target'"):
         load_eval_model(files[0], branch="target")
-    with pytest.raises(FileNotFoundError, match="no weights file"):
+    with pytest.raises(FileNotFoundError, match="no run folder or weights file"):
         load_eval_model(tmp_path / "no")
 
 

@@ -35,7 +35,7 @@ class Attack:
 
 
 def test_missing_file_and_directory(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no weights file .*nothing.pth"):
+    with pytest.raises(FileNotFoundError, match=r"no run folder or weights file .*nothing.pth"):
         load_encoder(tmp_path / "nothing.pth")
     with pytest.raises(
         FileNotFoundError, match="neither a weights file nor a run folder: it has no checkpoints/last.pt"

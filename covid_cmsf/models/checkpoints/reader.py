@@ -48,7 +48,7 @@ def read_checkpoint_file(path: Path) -> CheckpointFile:
     """Read a torch or safetensors file (of a run folder: its checkpoint) on the CPU; never execute code in it."""
     path = find_checkpoint(path)
     if not path.is_file():
-        raise FileNotFoundError(f"no weights file {path}")
+        raise FileNotFoundError(f"no run folder or weights file {path}")
     with path.open("rb") as file:
         start = file.read(16)
     if not start:
