@@ -24,6 +24,8 @@ from tests.evaluation.factories import small_checkpoint, small_encoder, syntheti
 from tests.factories import make_ucf, moving_square, write_video
 from tests.preprocess.commands import preprocess
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -11,6 +11,8 @@ from covid_cmsf.config_schema import schema_paths, schema_sections
 from covid_cmsf.training.config import TrainConfig
 from tests.cli.test_commands import run
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 
 @pytest.mark.parametrize("name", list(SchemaName))
 def test_every_key_has_a_description(name: SchemaName) -> None:

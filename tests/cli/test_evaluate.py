@@ -20,6 +20,8 @@ from tests.evaluation.factories import small_checkpoint
 from tests.factories import moving_square, write_video
 from tests.preprocess.commands import preprocess
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:

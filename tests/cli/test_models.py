@@ -11,6 +11,8 @@ from covid_cmsf.cli import models
 from covid_cmsf.models import create_model, list_models, load_encoder, load_weights
 from covid_cmsf.models.checkpoints.formats.coclr import to_coclr
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 
 def run(app: object, *args: object) -> Result:
     return CliRunner().invoke(app, [str(arg) for arg in args])  # type: ignore[arg-type]

@@ -13,6 +13,8 @@ from covid_cmsf.models import EncoderMetadata, create_model
 from covid_cmsf.models.checkpoints.metadata import FORMAT
 from tests.cli.test_commands import run
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 ROOT = Path(__file__).parent.parent.parent
 
 

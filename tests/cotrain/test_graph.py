@@ -13,6 +13,8 @@ from covid_cmsf.cotrain.plan import PlanConfig
 from covid_cmsf.cotrain.run import load_plan
 from tests.cotrain.conftest import DEFAULTS, PRETRAIN
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 PLANS = config_names("plans")
 
 

@@ -12,6 +12,8 @@ from covid_cmsf.cotrain.run import build_graphs, load_plan, write_results
 from covid_cmsf.report.runs import read_run
 from tests.factories import make_image_folder
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 DEFAULTS = {
     "modality": "frame",
     "encoder": "r10_small",

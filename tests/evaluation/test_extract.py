@@ -19,6 +19,8 @@ from covid_cmsf.models.checkpoints.formats.coclr import to_coclr
 from covid_cmsf.models.encoder import weights_sha256
 from tests.evaluation.factories import SyntheticClips, small_checkpoint, small_encoder
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 
 @pytest.fixture
 def eval_model() -> EvalModel:

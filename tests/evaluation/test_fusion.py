@@ -20,6 +20,8 @@ from covid_cmsf.evaluation.probes.linear import evaluate_linear, train_probe
 from covid_cmsf.evaluation.retrieval import evaluate_retrieval
 from tests.evaluation.factories import synthetic_features
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 
 @pytest.fixture
 def streams() -> tuple[Features, Features]:

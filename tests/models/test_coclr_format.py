@@ -14,6 +14,8 @@ from covid_cmsf.models.checkpoints.formats.coclr import coclr_keys, to_coclr
 from covid_cmsf.models.checkpoints.formats.torchvision import torchvision_s3d_keys
 from tests.models.factories import DATA, coclr_checkpoint, coclr_s3d
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 KEY_MAP: dict[str, str] = json.loads((DATA / "coclr_to_torchvision_s3d.json").read_text())
 
 

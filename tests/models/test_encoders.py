@@ -10,6 +10,8 @@ from covid_cmsf.models.encoder import parse_size
 from covid_cmsf.models.profile import count_parameters, profile_encoder
 from covid_cmsf.models.registry import register_encoder
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 NAMES = list_models()
 SMALL = (6, 32, 40)  # T, H, W; not square, and no multiple of the strides
 

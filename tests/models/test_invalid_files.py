@@ -12,6 +12,8 @@ from torch import Tensor
 from covid_cmsf.models import EncoderMetadata, create_model, load_encoder, load_weights, save_encoder
 from covid_cmsf.models.checkpoints.formats.coclr import to_coclr
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 TINY = create_model("s3d_tiny").state_dict()
 
 

@@ -12,6 +12,8 @@ from torchvision.models.video import s3d as torchvision_s3d
 
 from covid_cmsf.models import load_encoder, load_weights
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 
 def cmsf_head(d: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(d, 2 * d), nn.BatchNorm1d(2 * d), nn.ReLU(), nn.Linear(2 * d, d // 4))

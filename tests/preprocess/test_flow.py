@@ -26,6 +26,8 @@ from preprocess.flow import (
 from preprocess.flow.base import level_sizes
 from tests.preprocess.test_flow_numba import texture
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 SIZE = (60, 84)
 LIMITS = {"numba": 0.001, "numba-fast": 0.05, "torch": 0.05}  # px, mean difference to OpenCV
 NOT_DEFAULT = [

@@ -8,6 +8,8 @@ import pytest
 from preprocess.flow.numba_backend import Level
 from preprocess.flow.numba_kernels import iteration, iteration_fast, median, warping
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 BOUND, THETA, STEP, GAMMA = (np.float32(value) for value in (0.045, 0.3, 0.25 / 0.3, 0.7))
 
 

@@ -17,6 +17,8 @@ from covid_cmsf.clips.records import read_failures
 from tests.factories import make_ucf, moving_square, write_video
 from tests.preprocess.commands import command, count_done, hash_tree, preprocess
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -11,6 +11,8 @@ from covid_cmsf.report.plan_summary import plan_layout, plan_rows
 from covid_cmsf.report.runs import read_run, read_runs, unique_names
 from tests.report.plan_factories import begin_stage, make_plan, plan_config
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 
 def test_the_table_is_the_one_that_the_plan_wrote(plan: Path) -> None:
     written = json.loads((plan / "table.json").read_text())

@@ -15,6 +15,8 @@ from covid_cmsf.training.monitor import read_metrics
 from tests.training.command import write_config_file
 from tests.training.factories import make_config
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 ALWAYS = {"step", "epoch", "loss", "lr", "samples_per_s", "data_fraction", "seconds", "num_replaced"}
 BANK = {"bank_filled", "bank_age", "embedding_std", "effective_rank", "ema_momentum", "purity_free"}
 # method: what else it tells

@@ -15,6 +15,8 @@ from covid_cmsf.training.run import run_training
 from tests.training.command import Command, write_config_file
 from tests.training.factories import make_config
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 GUIDE = {"weights": "x.pt", "modality": "flow"}
 CMSF = {"name": "cmsf", "bank_size": 16}
 

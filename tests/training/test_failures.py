@@ -16,6 +16,8 @@ from covid_cmsf.training.step import StepConfig, update
 from tests.training.command import Command, write_config_file
 from tests.training.factories import STEPS_PER_EPOCH, differing, make_config, stop_at
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 WILD = {"name": "sgd", "lr": 1e38}
 METHODS: dict[str, dict[str, Any]] = {
     "infonce": {},

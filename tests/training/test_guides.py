@@ -26,6 +26,8 @@ from covid_cmsf.training.loop import Run, train
 from covid_cmsf.training.run import run_training
 from tests.training.factories import differing, make_config, state, stop_at
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 
 def guided(clips: Path, weights: Path, **changes: Any) -> TrainConfig:
     method = {"name": "cmsf", "bank_size": 32, "k": 2, "num_candidates": 4}

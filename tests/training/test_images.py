@@ -18,6 +18,8 @@ from covid_cmsf.training.run import run_training
 from tests.factories import make_image_folder
 from tests.training.factories import differing
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 BANK = {"bank_size": 32}
 METHODS: dict[str, dict[str, Any]] = {
     "top-2": {"name": "cmsf", "constraint": "label", "k": 2, **BANK},

@@ -15,6 +15,8 @@ from covid_cmsf.training.run_dir import lock_dir
 from tests.training.command import Command, write_config_file
 from tests.training.factories import TIMES, differing, make_config, stop_at
 
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
 
 @pytest.fixture
 def stopped(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
