@@ -81,10 +81,8 @@ def mined_positives(
     positives = torch.cat([sibling.new_ones(len(sibling), 1), sibling], dim=1)
     if mine and top_k:
         indices = nearest(guide, bank.embeddings(column), top_k, forbidden=sibling).indices
-        mined = torch.zeros_like(positives).scatter_(
-            1, indices + 1, True
-        )  # -1 (none) marks the own key, which is positive anyway
-        positives |= mined
+        # An index of -1 (fewer than `top_k` entries) marks the own key, which is positive anyway.
+        positives |= torch.zeros_like(positives).scatter_(1, indices + 1, True)
     return positives
 
 
