@@ -1,4 +1,4 @@
-"""A training run as settings: one YAML file."""
+"""The configuration of a training run: one YAML file."""
 
 from typing import Annotated, Literal
 
@@ -15,17 +15,22 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class GuideConfig(Config):
-    """A frozen encoder of another modality that says which rows may be neighbors."""
+    """A frozen encoder of another modality, which proposes the candidates for neighbors."""
 
     weights: str = Field(description="a run folder, or any file that `covid-cmsf weights show` can read")
-    modality: str = Field(description="what it sees: rgb, flow, rgbdiff, or frame for a 2D network")
-    branch: str | None = Field(default=None, description="online (default) or target, where the file has several")
-    layer: Literal["projector", "encoder"] = Field(default="projector", description="which output is compared")
+    modality: str = Field(description="its input: rgb, flow, rgbdiff, or frame for a 2D network")
+    branch: str | None = Field(
+        default=None, description="network to take from a file with several: online (default) or target"
+    )
+    layer: Literal["projector", "encoder"] = Field(
+        default="projector", description="output whose similarities are used"
+    )
     cache: Literal["none", "views", "mean"] = Field(
         default="none",
-        description="views: embed some views of every video once and draw one of them each time; mean: their mean",
+        description="none: run the guide in every step; views: embed some views per video once and sample one per step; "
+        "mean: use their mean",
     )
-    cached_views: int = Field(default=4, ge=1, description="views per video (with a cache)")
+    cached_views: int = Field(default=4, ge=1, description="views per video in the cache")
     center: bool = Field(default=False, description="subtract the mean over all videos (with a cache)")
 
     @field_validator("modality")
@@ -36,58 +41,71 @@ class GuideConfig(Config):
     @model_validator(mode="after")
     def _center_needs_cache(self) -> "GuideConfig":
         if self.center and self.cache == "none":
-            raise ValueError("center needs cache: views or mean, for the mean over all videos must be known")
+            raise ValueError("center needs cache: views or mean, because it subtracts the mean over all videos")
         return self
 
 
 class OptimizerConfig(Config):
-    """How weights move."""
+    """The optimizer."""
 
     name: Literal["adam", "sgd"] = Field(default="adam", description="optimizer of torch.optim")
     lr: float = Field(default=1e-3, gt=0, description="learning rate")
-    weight_decay: float = Field(default=1e-5, ge=0, description="L2, on all weights")
+    weight_decay: float = Field(default=1e-5, ge=0, description="L2 penalty on all weights")
     sgd_momentum: float = Field(default=0.9, ge=0, lt=1, description="momentum of sgd")
-    predictor_lr_factor: float = Field(default=1.0, gt=0, description="the predictor learns so many times as fast")
-    clip_norm: float | None = Field(default=None, gt=0, description="largest norm of the gradient")
-    accumulate: int = Field(default=1, ge=1, description="batches whose gradients make one step")
+    predictor_lr_factor: float = Field(
+        default=1.0, gt=0, description="learning rate of the predictor, as a multiple of lr"
+    )
+    clip_norm: float | None = Field(default=None, gt=0, description="clip the gradient to this norm; null: no clipping")
+    accumulate: int = Field(default=1, ge=1, description="batches per optimizer step (gradient accumulation)")
 
 
 class ScheduleConfig(Config):
-    """How long, and how the learning rate changes."""
+    """The length of training and the schedule of the learning rate."""
 
     epochs: int = Field(default=100, ge=1, description="passes over the training videos")
     name: Literal["step", "cosine", "constant"] = Field(
         default="step", description="step: drops at milestones; cosine: falls to 0; constant: stays"
     )
-    milestones: tuple[int, ...] = Field(default=(80,), description="epochs at which the rate drops (step)")
-    gamma: float = Field(default=0.1, gt=0, description="by which it drops (step)")
+    milestones: tuple[int, ...] = Field(default=(80,), description="epochs at which the learning rate drops (step)")
+    gamma: float = Field(default=0.1, gt=0, description="factor by which it drops (step)")
     interval: Literal["epoch", "step"] = Field(
-        default="epoch", description="when a cosine changes; official code: epoch"
+        default="epoch", description="how often a cosine schedule is updated; the official code: epoch"
     )
-    warmup_epochs: float = Field(default=0.0, ge=0, description="the rate rises linearly from 0")
+    warmup_epochs: float = Field(default=0.0, ge=0, description="epochs of linear warmup from 0")
 
 
 class BatchNormConfig(Config):
-    """Whose statistics batch norm uses."""
+    """The samples over which batch norm computes its statistics."""
 
     mode: Literal["auto", "sync", "local", "frozen"] = Field(
-        default="auto", description="auto: sync with several GPUs, else local; frozen: the running statistics"
+        default="auto",
+        description="sync: all processes; local: each process; auto: sync with several GPUs, else local; frozen: "
+        "running statistics",
     )
-    groups: int = Field(default=1, ge=1, description="statistics over parts of the batch, as if on so many GPUs")
-    shuffle: bool = Field(default=False, description="targets change places between groups or processes (MoCo)")
+    groups: int = Field(
+        default=1, ge=1, description="split the batch into groups with statistics of their own, as on several GPUs"
+    )
+    shuffle: bool = Field(
+        default=False, description="shuffle the targets over groups or processes (MoCo's shuffled batch norm)"
+    )
 
 
 class LabelConfig(Config):
-    """Which labels a method may see."""
+    """The labels that a method may use."""
 
     fraction: float = Field(
-        default=1.0, gt=0, le=1, description="of each class that has a label; the others' are hidden"
+        default=1.0, gt=0, le=1, description="fraction of each class whose labels are used; the others are hidden"
     )
-    known: str | None = Field(default=None, description="a list of names instead: `covid-cmsf labels fraction`")
-    noise: float = Field(default=0.0, ge=0, lt=1, description="share of wrong labels")
-    stratified: bool = Field(default=True, description="noise: that share of each class, not only of all")
-    file: str | None = Field(default=None, description="names and labels instead: `covid-cmsf labels noise`")
-    seed: Seed = Field(default=0, description="of fraction and noise")
+    known: str | None = Field(
+        default=None,
+        description="file with the names of labeled samples, instead of fraction (`covid-cmsf labels fraction`)",
+    )
+    noise: float = Field(default=0.0, ge=0, lt=1, description="fraction of wrong labels")
+    stratified: bool = Field(default=True, description="apply the noise to each class separately")
+    file: str | None = Field(
+        default=None, description="file with names and labels, instead of noise (`covid-cmsf labels noise`)"
+    )
+    seed: Seed = Field(default=0, description="seed of fraction and noise")
 
     @model_validator(mode="after")
     def _one_origin(self) -> "LabelConfig":
@@ -99,28 +117,37 @@ class LabelConfig(Config):
 
 
 class LoggingConfig(Config):
-    """What is logged, and when to worry."""
+    """Metrics, and the detection of collapse."""
 
     interval: int = Field(default=10, ge=1, description="steps between lines of metrics.jsonl")
     on_collapse: Literal["stop", "warn"] = Field(
-        default="warn", description="stop the run when features collapse, or only warn"
+        default="warn", description="stop the run when the embeddings collapse, or only warn"
     )
     collapse_rank: float = Field(
-        default=0.5, ge=0, lt=1, description="effective rank below this share of the run's best is a collapse"
+        default=0.5, ge=0, lt=1, description="collapse: an effective rank below this fraction of the run's best"
     )
-    collapse_std: float = Field(default=0.1, ge=0, lt=1, description="and so is a spread below this (1 is even)")
+    collapse_std: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="collapse: a standard deviation of the embeddings below this (1: spread evenly)",
+    )
 
 
 class RuntimeConfig(Config):
-    """What may change when a run is continued: it alters speed, not the result."""
+    """What may change when a run is resumed. Only `threads` and `device` can change the last bits of a result."""
 
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, ...")
-    workers: int = Field(default=2, ge=0, description="processes that decode and augment")
-    threads: int = Field(default=0, ge=0, description="of the process that trains; 0: the cores that workers leave")
-    cache_gb: float = Field(default=0.0, ge=0, description="decoded clips kept in memory")
-    save_minutes: float = Field(default=15.0, gt=0, description="a checkpoint also within an epoch, so often")
-    keep_every_epochs: int = Field(default=0, ge=0, description="keep a checkpoint so often; 0: only the last")
-    keep: int = Field(default=3, ge=1, description="how many of these stay, the newest")
+    workers: int = Field(default=2, ge=0, description="processes that decode and augment; 0: none")
+    threads: int = Field(
+        default=0, ge=0, description="threads of the training process; 0: the cores that the workers leave"
+    )
+    cache_gb: float = Field(default=0.0, ge=0, description="gigabytes of decoded clips to keep in memory")
+    save_minutes: float = Field(default=15.0, gt=0, description="minutes between checkpoints within an epoch")
+    keep_every_epochs: int = Field(
+        default=0, ge=0, description="keep a checkpoint every so many epochs; 0: only the last"
+    )
+    keep: int = Field(default=3, ge=1, description="number of these to keep, the newest")
     tensorboard: bool = Field(default=True, description="write the metrics for TensorBoard too")
 
 
@@ -135,16 +162,20 @@ class TrainConfig(Config):
     clips: str = Field(description="a clip store, a CoCLR LMDB, or a folder of JPEG frames")
     split: str = Field(default="1", description="name of a split of the clips")
     subset: str = Field(default="train", description="subset of the split to train on")
-    modality: str = Field(default="rgb", description="what is trained: rgb, flow, rgbdiff or frame")
+    modality: str = Field(
+        default="rgb", description="input of the network that is trained: rgb, flow, rgbdiff or frame"
+    )
     encoder: str = Field(default="s3d", description="a name from `covid-cmsf models list`")
-    init: str | None = Field(default=None, description="weights to start from; any file that we read")
-    init_branch: str | None = Field(default=None, description="online (default) or target, where the file has several")
+    init: str | None = Field(default=None, description="run folder or weights file to start from; null: random weights")
+    init_branch: str | None = Field(
+        default=None, description="network to take from a file with several: online (default) or target"
+    )
     method: MethodConfig
     guides: tuple[GuideConfig, ...] = ()
     views: ViewConfig = ViewConfig()
     labels: LabelConfig = LabelConfig()
-    batch_size: int = Field(default=128, ge=1, description="of all processes together")
-    repeat: int = Field(default=1, ge=1, description="times that every video comes in an epoch")
+    batch_size: int = Field(default=128, ge=1, description="videos per step, over all processes")
+    repeat: int = Field(default=1, ge=1, description="how often each video occurs per epoch")
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     batch_norm: BatchNormConfig = BatchNormConfig()
@@ -188,7 +219,7 @@ class TrainConfig(Config):
 
 
 def known_modality(name: str) -> str:
-    """The name, or ValueError with the choices."""
+    """Return the name of a modality, or raise ValueError with the choices."""
     if name not in MODALITIES:
         raise ValueError(f"unknown modality {name!r}; choose from {', '.join(MODALITIES)}")
     return name
