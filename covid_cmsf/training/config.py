@@ -27,7 +27,7 @@ class GuideConfig(Config):
     )
     cache: Literal["none", "views", "mean"] = Field(
         default="none",
-        description="none: run the guide in every step; views: embed some views per video once and sample one per step; "
+        description="none: run the guide in every step; views: embed some views per video once, sample one per step; "
         "mean: use their mean",
     )
     cached_views: int = Field(default=4, ge=1, description="views per video in the cache")
