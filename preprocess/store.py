@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from covid_cmsf.clips.names import check_video_ids
 from covid_cmsf.clips.records import (
     ClipRecord,
     Failure,
@@ -131,9 +132,9 @@ class Ledger:
             values = json.loads(path.read_text(encoding="ascii"))
         except FileNotFoundError:
             return None
-        if "ClipRecord" in values:
-            return ClipRecord(**values["ClipRecord"])
-        return Failure(**values["Failure"])
+        outcome = ClipRecord(**values["ClipRecord"]) if "ClipRecord" in values else Failure(**values["Failure"])
+        check_video_ids([outcome.video_id], path)
+        return outcome
 
 
 # Tables. Not safe for several processes at once: hold the lease `tables`.

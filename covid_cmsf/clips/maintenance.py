@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -184,14 +185,17 @@ def _link_or_copy(source: Path, target: Path) -> bool:
     if not source.is_file():
         raise FileNotFoundError(f"{source} is missing; `covid-cmsf clips check` lists all errors of a store")
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
+    temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
-        os.link(source, target)
+        os.link(source, temporary)
+        temporary.replace(target)  # the file of an interrupted merge, if there is one
         return True
     except OSError:  # another file system, or one without hard links: a copy has the same content
-        with atomic_path(target) as temporary:
-            shutil.copyfile(source, temporary)
+        with atomic_path(target) as temporary_copy:
+            shutil.copyfile(source, temporary_copy)
         return False
+    finally:
+        temporary.unlink(missing_ok=True)  # still there if `target` was this very link
 
 
 # Summary: counts, sizes, hours, motion.

@@ -1,6 +1,7 @@
 """The files that describe a clip store: store.json, manifest.csv, splits/*.csv, failures.csv.
 
-Tables are CSV with a header in UTF-8; names with quotes, commas, newlines or undecodable bytes are preserved.
+Tables are CSV with a header in UTF-8; names with quotes, commas or undecodable bytes are preserved. Video ids become
+paths below the store: `names` says which are valid, and every table is checked when it is read.
 """
 
 import csv
@@ -13,6 +14,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from covid_cmsf.clips.names import check_texts, check_video_ids
 from covid_cmsf.config import Config, validate
 from covid_cmsf.files import write_text_atomic
 
@@ -57,6 +59,8 @@ def read_manifest(path: Path) -> list[ClipRecord]:
         except ValueError as error:
             raise ValueError(f"{path}, row {number}: {error}") from None
     ids = [record.video_id for record in records]
+    check_video_ids(ids, path)
+    check_texts((text for record in records for text in (record.source, record.class_name)), path)
     if len(set(ids)) != len(ids):
         duplicate = next(video_id for video_id in ids if ids.count(video_id) > 1)
         raise ValueError(f"{path}: two rows have video_id {duplicate!r}")
@@ -73,7 +77,9 @@ def read_failures(path: Path) -> list[Failure]:
     """Return the failures; a missing file means none."""
     if not path.exists():
         return []
-    return [Failure(**row) for row in _read_rows(path, [field.name for field in fields(Failure)])]
+    failures = [Failure(**row) for row in _read_rows(path, [field.name for field in fields(Failure)])]
+    check_video_ids([failure.video_id for failure in failures], path)
+    return failures
 
 
 def write_failures(path: Path, failures: Iterable[Failure]) -> None:
@@ -84,7 +90,9 @@ def write_failures(path: Path, failures: Iterable[Failure]) -> None:
 
 def read_split(path: Path) -> dict[str, str]:
     """Return {video_id: subset}, where the subset (column `split`) is train, test or val."""
-    return {row["video_id"]: row["split"] for row in _read_rows(path, ["video_id", "split"])}
+    split = {row["video_id"]: row["split"] for row in _read_rows(path, ["video_id", "split"])}
+    check_video_ids(list(split), path)
+    return split
 
 
 def write_split(path: Path, split: Mapping[str, str]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from preprocess.layouts.collection import Collection, Video, select_shard
+from preprocess.layouts.collection import Collection, Video, escape_names, select_shard
 from preprocess.layouts.folders import scan_flat, scan_folder
 from preprocess.layouts.hmdb51 import scan_hmdb51
 from preprocess.layouts.kinetics import scan_kinetics
@@ -47,4 +47,4 @@ def scan_collection(
         raise ValueError(f"layout {layout!r} makes no split of its own; leave --test-fraction out")
     if splits is not None and not splits.exists():
         raise FileNotFoundError(f"no split lists at {splits}")
-    return scanners[layout]()
+    return escape_names(scanners[layout]())

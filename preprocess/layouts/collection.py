@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from covid_cmsf.clips.names import escape_name
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,27 @@ class Collection:
     videos: list[Video]
     splits: dict[str, dict[str, str]]
     warnings: list[str] = field(default_factory=list)
+
+
+def escape_names(collection: Collection) -> Collection:
+    """Escape control characters and backslashes in ids, sources and class names (`covid_cmsf.clips.names`)."""
+    videos = [
+        replace(
+            video,
+            video_id=escape_name(video.video_id),
+            source=escape_name(video.source),
+            class_name=escape_name(video.class_name),
+        )
+        for video in collection.videos
+    ]
+    taken: dict[str, Path] = {}
+    for video in videos:
+        if (other := taken.setdefault(video.video_id, video.path)) != video.path:
+            raise ValueError(f"{video.path} and {other} would both have the id {video.video_id!r}; rename one of them")
+    splits = {
+        name: {escape_name(key): subset for key, subset in one.items()} for name, one in collection.splits.items()
+    }
+    return replace(collection, videos=videos, splits=splits)
 
 
 def make_labels(class_names: list[str]) -> dict[str, int]:

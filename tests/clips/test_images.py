@@ -1,8 +1,10 @@
 """Sets of images are clips of one frame: folders, IDX files, sets of torchvision, and their addresses."""
 
+import inspect
 import pickle
 from pathlib import Path
 
+import lmdb
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from PIL import Image
 
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.images.classes import CMC100, resolve_class_list
+from covid_cmsf.clips.images.torchvision import SAFE_DATASETS
 from covid_cmsf.clips.images.uri import is_image_uri, parse_uri
 from tests.factories import make_idx_folder, make_image, make_image_folder, write_idx
 
@@ -86,12 +89,48 @@ def test_missing_sets_say_where_they_were_sought(tmp_path: Path) -> None:
         open_clips(f"torchvision:CIFAR10?root={tmp_path}")
     with pytest.raises(FileNotFoundError, match="DTD"):
         open_clips(f"torchvision:DTD?root={tmp_path}")
-    with pytest.raises(ValueError, match="no image data set 'CIFAR11'; for example CIFAR10"):
+    with pytest.raises(ValueError, match=r"torchvision:CIFAR11 is not a data set .* CIFAR10, "):
         open_clips(f"torchvision:CIFAR11?root={tmp_path}")
     with pytest.raises(ValueError, match=r"root is missing"):
         open_clips("torchvision:CIFAR10")
     with pytest.raises(FileNotFoundError, match="no images at"):
         open_clips(f"{tmp_path}/nowhere?per_class=3")
+
+
+class Payload:
+    """Runs code when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.marker,)
+
+
+def test_an_address_never_runs_code_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("d").mkdir()
+    lmdb.open("d/bedroom_train_lmdb").close()
+    Path("_cache_dbedroomtrainlmdb").write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
+    with pytest.raises(ValueError, match="torchvision:LSUN is not a data set that can be opened by name: CIFAR10"):
+        open_clips("torchvision:LSUN?root=d")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", sorted(set(torchvision.datasets.__all__) - set(SAFE_DATASETS)))
+def test_other_classes_of_torchvision_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"torchvision:{name} is not"):
+        open_clips(f"torchvision:{name}?root={tmp_path}")
+
+
+@pytest.mark.parametrize("name", SAFE_DATASETS)
+def test_the_sets_of_the_list_exist_and_unpickle_nothing_unchecked(name: str) -> None:
+    source = inspect.getsource(inspect.getmodule(getattr(torchvision.datasets, name)))  # type: ignore[arg-type]
+    if name.startswith("CIFAR"):
+        assert source.index("if not self._check_integrity()") < source.index("pickle.load")
+    else:
+        assert "pickle" not in source and "np.load(" not in source
+    assert source.count("torch.load(") == source.count("weights_only=True")
 
 
 @pytest.mark.parametrize(

@@ -77,3 +77,29 @@ def test_merging_the_same_store_twice_gives_that_store(finished_store: Path, tmp
     linked, copied = merge_stores([store, store], tmp_path / "out")
     assert linked + copied == 12
     assert ClipStore.open(tmp_path / "out").records == store.records
+
+
+@pytest.mark.parametrize("outside", ["absolute", "../../x", "a/../../../x"])
+def test_a_merge_never_touches_a_file_outside_its_folder(copy: Path, tmp_path: Path, outside: str) -> None:
+    victim = tmp_path / "victim.mp4"
+    victim.write_bytes(b"precious")
+    video_id = str(victim.with_suffix("")) if outside == "absolute" else outside
+    old = read_manifest(copy / "manifest.csv")[0].video_id
+    table = (copy / "manifest.csv").read_text()
+    (copy / "manifest.csv").write_text(table.replace(f'"{old}"', f'"{video_id}"'))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match="a video id is a relative path") as caught:
+        merge_stores([ClipStore.open(copy)], tmp_path / "a" / "b" / "out")
+    assert repr(video_id) in str(caught.value)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_an_interrupted_merge_runs_again(finished_store: Path, tmp_path: Path) -> None:
+    store = ClipStore.open(finished_store)
+    for modality in ("rgb", "flow"):  # files of the first attempt, one of them damaged
+        target = tmp_path / "out" / modality / f"{store.records[0].video_id}.mp4"
+        target.parent.mkdir(parents=True)
+        target.write_bytes(b"half")
+    merge_stores([store], tmp_path / "out")
+    assert faults(tmp_path / "out") == []
+    assert not list((tmp_path / "out").rglob(".*.tmp"))

@@ -19,13 +19,28 @@ from covid_cmsf.clips.records import (
 RECORD = ClipRecord("Archery/v_Archery_g01_c01", "v_Archery_g01", "Archery", 0, 10, 9, 29.97, 320, 240, "ab")
 ODD_NAMES = [
     'a "quoted", name',
-    "two\nlines",
+    "=1+1",
     "brackets [1]{2}(3)*?",
     "caf\udce9",
     "日本",
     " space ",
-    "cr\rlf\r\n",
-    "bare\rreturn",
+    "..hidden",
+    "a..b/c.",
+]
+INVALID_IDS = [
+    "",
+    "/etc/x",
+    "../x",
+    "a/../../x",
+    "a/..",
+    ".",
+    "a//b",
+    "a/",
+    "a\\b",
+    "two\nlines",
+    "\x1b[31mred",
+    "nul\0",
+    "\x9b1m",
 ]
 
 
@@ -52,6 +67,24 @@ def test_splits_and_failures_come_back_equal(tmp_path: Path) -> None:
     write_failures(tmp_path / "f.csv", failures)
     assert read_failures(tmp_path / "f.csv") == failures
     assert read_failures(tmp_path / "absent.csv") == []
+
+
+@pytest.mark.parametrize("video_id", INVALID_IDS)
+def test_ids_that_could_lead_out_of_the_store_are_refused_in_every_table(tmp_path: Path, video_id: str) -> None:
+    write_manifest(tmp_path / "m.csv", [RECORD, replace(RECORD, video_id=video_id)])
+    write_split(tmp_path / "s.csv", {"good": "train", video_id: "test"})
+    write_failures(tmp_path / "f.csv", [Failure("good", "open", "?"), Failure(video_id, "open", "?")])
+    for read, name in ((read_manifest, "m"), (read_split, "s"), (read_failures, "f")):
+        with pytest.raises(ValueError, match=rf"{name}\.csv.*a video id is a relative path") as caught:
+            read(tmp_path / f"{name}.csv")
+        assert repr(video_id) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("column", ["class_name", "source"])
+def test_class_names_and_sources_with_control_characters_are_refused(tmp_path: Path, column: str) -> None:
+    write_manifest(tmp_path / "m.csv", [replace(RECORD, **{column: "\x1b]0;title\a"})])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"m\.csv: '\\x1b.*control character"):
+        read_manifest(tmp_path / "m.csv")
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,12 @@ def test_a_damaged_lmdb_is_explained(tmp_path: Path) -> None:
         open_clips(tmp_path / "y.lmdb")
 
 
+def test_names_in_an_lmdb_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
+    write_lmdb(tmp_path / "x_frame.lmdb", {"a/one": [b"?"], "../../two": [b"?"]}, old=False)
+    with pytest.raises(ValueError, match=r"x_frame.lmdb: .*'\.\./\.\./two'.*a video id is a relative path"):
+        open_clips(tmp_path / "x_frame.lmdb")
+
+
 def test_jpeg_folders_read_back_equal(store: ClipStore, tmp_path: Path) -> None:
     for record in store.records:
         folder = tmp_path / record.video_id

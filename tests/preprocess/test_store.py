@@ -1,11 +1,14 @@
 """The ledger: at most one outcome a video, first come first served."""
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from covid_cmsf.clips.records import ClipRecord, Failure
 from preprocess.store import Ledger
 
-RECORD = ClipRecord('c/odd\n"name" \udce9', "s", "c", 0, 5, 4, 25.0, 64, 48, "00")
+RECORD = ClipRecord('c/odd, "name" \udce9', "s", "c", 0, 5, 4, 25.0, 64, 48, "00")
 
 
 def test_the_first_outcome_stays(tmp_path: Path) -> None:
@@ -29,3 +32,10 @@ def test_nothing_temporary_is_left(tmp_path: Path) -> None:
     ledger.write(RECORD)
     ledger.write(RECORD)
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".json"]
+
+
+def test_an_id_that_leads_out_of_the_store_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write(replace(RECORD, video_id="../../x"))
+    with pytest.raises(ValueError, match="a video id is a relative path"):
+        list(ledger.outcomes())

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from covid_cmsf.clips.base import Clips, check_request
 from covid_cmsf.clips.formats.jpeg import decode_rgb
+from covid_cmsf.clips.names import check_video_ids
 from covid_cmsf.clips.records import ClipRecord
 
 FLOW_BOUND = 20.0
@@ -102,7 +103,8 @@ def _read_index(path: Path) -> dict[str, tuple[bytes, int]]:
             _unpack(transaction.get(name), path) for name in (b"__keys__", b"__order__", b"__vlen__")
         )
     length_of = dict(zip(keys, lengths, strict=True))
-    names = (name.decode("utf-8", "surrogateescape") for name in order)
+    names = [name.decode("utf-8", "surrogateescape") for name in order]
+    check_video_ids(names, path)
     return {name: (key, int(length_of[key])) for name, key in ((n, b"%09d" % i) for i, n in enumerate(names))}
 
 

@@ -3,7 +3,7 @@
 /data/imagenet                                  folders train/ and val/ with one folder per class
 /data/imagenet?classes=cmc100                   only the classes of a list (see classes.py)
 /data/fashion-mnist?per_class=1000              IDX files; the first 1000 training images of each class
-torchvision:CIFAR10?root=/data                  any torchvision data set
+torchvision:CIFAR10?root=/data                  a data set of torchvision (see SAFE_DATASETS)
 torchvision:CIFAR10?root=/data&download=true
 """
 
