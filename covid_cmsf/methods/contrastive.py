@@ -11,7 +11,7 @@
 from typing import Annotated, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from covid_cmsf.methods.base import (
@@ -100,6 +100,13 @@ def mask_negatives(logits: Tensor, out: Tensor) -> Tensor:
     return logits.masked_fill(torch.cat([own, out], dim=1), -torch.inf)
 
 
+def mask_own_key(logits: Tensor, positives: Tensor) -> Tensor:
+    """Set the own key's logit to -inf where it is no positive: then it is no negative either (Khosla et al., eq. 2)."""
+    out = torch.zeros_like(positives)
+    out[:, 0] = ~positives[:, 0] & positives.any(1)  # without positives the logits must stay finite
+    return logits.masked_fill(out, -torch.inf)
+
+
 def mean_log_loss(logits: Tensor, positives: Tensor) -> PerSampleLoss:
     """Return the mean over a sample's positives of -log p (UberNCE, SupCon). Samples without any are invalid."""
     values = -(logits.log_softmax(1).masked_fill(~positives, 0).sum(1)) / positives.sum(1).clamp(min=1)
@@ -124,6 +131,8 @@ class ContrastiveLoss(nn.Module):
         temperature: of the softmax.
         reduce: "log_sum" is -log of the sum of p over the positives (InfoNCE, CoCLR), "mean_log" the mean of -log p
             (UberNCE, SupCon).
+        own_key_negative: an own key that is not among the positives is a negative (CoCLR's self-mask); if False, it is
+            left out of the softmax (SupCon).
 
     Example:
         >>> bank = cc.MemoryBank(2048, rgb=128)
@@ -135,13 +144,19 @@ class ContrastiveLoss(nn.Module):
         >>> loss = criterion(online, keys, bank, cc.label_positives(labels, bank))
     """
 
-    def __init__(self, temperature: float = 0.07, *, reduce: Literal["log_sum", "mean_log"] = "log_sum") -> None:
+    def __init__(
+        self,
+        temperature: float = 0.07,
+        *,
+        reduce: Literal["log_sum", "mean_log"] = "log_sum",
+        own_key_negative: bool = True,
+    ) -> None:
         super().__init__()
         if not temperature > 0:
             raise ValueError(f"temperature is {temperature}; it must be above 0")
         if reduce not in ("log_sum", "mean_log"):
             raise ValueError(f"reduce is {reduce!r}; choose from log_sum, mean_log")
-        self.temperature, self.reduce = temperature, reduce
+        self.temperature, self.reduce, self.own_key_negative = temperature, reduce, own_key_negative
 
     def forward(self, online: Tensor, keys: Tensor, bank: MemoryBank, positives: Tensor | None = None) -> Tensor:
         """Return the mean loss of online embeddings (B, D) and their keys (B, D), all unit vectors.
@@ -152,7 +167,7 @@ class ContrastiveLoss(nn.Module):
         if positives is None:
             positives = own_key_positives(len(logits), len(bank), device=logits.device)
         loss = log_sum_loss if self.reduce == "log_sum" else mean_log_loss
-        return loss(logits, positives).mean()
+        return loss(logits if self.own_key_negative else mask_own_key(logits, positives), positives).mean()
 
 
 class InfoNCE(Method):
@@ -196,19 +211,23 @@ class InfoNCE(Method):
 
 
 class SupervisedContrastive(InfoNCE):
-    """UberNCE and SupCon: entries with the same label are positives; the own key only with `include_target`."""
+    """UberNCE and SupCon: entries with the same label are positives; the own key only with `include_target`.
+
+    An own key that is no positive is left out of the denominator, or a negative with `own_key_negative`.
+    """
 
     uses_labels = True
 
-    def __init__(self, *, temperature: float, include_target: bool = True) -> None:
+    def __init__(self, *, temperature: float, include_target: bool = True, own_key_negative: bool = False) -> None:
         super().__init__(temperature=temperature)
-        self.include_target = include_target
+        self.include_target, self.own_key_negative = include_target, own_key_negative
 
     def losses(self, batch: EmbeddedBatch, banks: MemoryBanks | None, generator: torch.Generator) -> PerSampleLoss:
         """Return the mean over the positives of -log p."""
         assert banks is not None
-        bank = banks.main
-        return mean_log_loss(self.logits(batch, bank), label_positives(batch.labels, bank, own_key=self.include_target))
+        logits = self.logits(batch, banks.main)
+        positives = label_positives(batch.labels, banks.main, own_key=self.include_target)
+        return mean_log_loss(logits if self.own_key_negative else mask_own_key(logits, positives), positives)
 
 
 class CoCLR(InfoNCE):
@@ -270,9 +289,7 @@ class InfoNceConfig(ContrastiveConfig):
 
     def build(self, *, num_classes: int, embedding_dim: int) -> Method:
         return InfoNCE(
-            temperature=self.temperature,
-            exclude_negatives=self.exclude_negatives,
-            batch_negatives=self.batch_negatives,
+            temperature=self.temperature, exclude_negatives=self.exclude_negatives, batch_negatives=self.batch_negatives
         )
 
 
@@ -294,9 +311,20 @@ class SupConConfig(ContrastiveConfig):
     head: HeadConfig = HeadConfig(projector="supcon")
     temperature: Temperature = Field(default=0.1, description="of the softmax")
     include_target: bool = Field(default=True, description="the own key is a positive too")
+    own_key_negative: bool = Field(
+        default=False, description="an own key that is no positive is a negative; false: it is left out of the loss"
+    )
+
+    @model_validator(mode="after")
+    def _only_without_the_target(self) -> "SupConConfig":
+        if self.own_key_negative and self.include_target:
+            raise ValueError("own_key_negative has no effect with include_target: true; set include_target: false")
+        return self
 
     def build(self, *, num_classes: int, embedding_dim: int) -> Method:
-        return SupervisedContrastive(temperature=self.temperature, include_target=self.include_target)
+        return SupervisedContrastive(
+            temperature=self.temperature, include_target=self.include_target, own_key_negative=self.own_key_negative
+        )
 
 
 class CoClrConfig(ContrastiveConfig):

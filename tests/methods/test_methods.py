@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from pydantic import ValidationError
 
 from covid_cmsf.methods.base import Method, PerSampleLoss
-from covid_cmsf.methods.contrastive import CoCLR, InfoNCE, SupervisedContrastive
+from covid_cmsf.methods.contrastive import CoCLR, InfoNCE, SupConConfig, SupervisedContrastive
 from covid_cmsf.methods.supervised import FrzProto, ProtoNW, Xent
 from tests.methods.factories import B, D, Scenario, ShiftSpec, make_scenario, nearest_indices, with_gradients
 
@@ -128,16 +129,42 @@ def test_infonce_equals_a_double_loop(exclude_negatives: Any, batch_negatives: b
         check(losses(method, w), slow)
 
 
-@pytest.mark.parametrize("include_target", [True, False])
-def test_ubernce_and_supcon_equal_a_double_loop(include_target: bool) -> None:
+@pytest.mark.parametrize(("include_target", "own_key_negative"), [(True, False), (False, False), (False, True)])
+def test_ubernce_and_supcon_equal_a_double_loop(include_target: bool, own_key_negative: bool) -> None:
     w = make_scenario(hidden=0.3, num_labels=12, after=True)
     slow: list[float | None] = []
     for i in range(B):
         label, p = int(w.batch.labels[i]), slow_softmax(w, i, [])
         positives = [-1] * include_target + [j for j in range(len(w.bank)) if label >= 0 and w.bank.labels[j] == label]
-        slow.append(sum(-math.log(p[j]) for j in positives) / len(positives) if positives else None)
+        # Khosla et al.: the denominator has no entry of the sample's own class that is not a positive.
+        kept = sum(p.values()) - (0 if include_target or own_key_negative else p[-1])
+        slow.append(sum(-math.log(p[j] / kept) for j in positives) / len(positives) if positives else None)
     assert include_target or None in slow
-    check(losses(SupervisedContrastive(temperature=T, include_target=include_target), w), slow)
+    options = {"include_target": include_target, "own_key_negative": own_key_negative}
+    check(losses(SupervisedContrastive(temperature=T, **options), w), slow)
+
+
+def test_supcons_own_key_is_no_negative_unless_asked_for() -> None:
+    options = {"name": "supcon", "include_target": False}
+    config = SupConConfig.model_validate(options)
+    assert not config.own_key_negative
+    w = make_scenario(after=True)
+    method, other = (
+        one.build(num_classes=4, embedding_dim=D)
+        for one in (config, SupConConfig.model_validate({**options, "own_key_negative": True}))
+    )
+    assert (losses(method, w).values < losses(other, w).values).all()
+    with pytest.raises(ValidationError, match="own_key_negative has no effect with include_target"):
+        SupConConfig.model_validate({"name": "supcon", "own_key_negative": True})
+
+
+def test_supcon_without_the_own_key_and_an_empty_bank_learns_nothing_and_stays_finite() -> None:
+    w = make_scenario(pushed=B, after=True)
+    assert len(w.bank) == 0
+    w.batch = with_gradients(w.batch)
+    found = losses(SupervisedContrastive(temperature=T, include_target=False), w)
+    found.values.sum().backward()
+    assert not found.valid.any() and w.batch.online.grad is not None and not w.batch.online.grad.any()
 
 
 @pytest.mark.parametrize("drop_self", [0.0, 1.0])
