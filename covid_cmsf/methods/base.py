@@ -75,6 +75,7 @@ class Method(nn.Module, ABC):
     has_target: ClassVar[bool] = True  # an EMA of the online network gives targets, which go into the bank
     has_predictor: ClassVar[bool] = False  # the online network ends in a predictor
     unit_output: ClassVar[bool] = True  # the online output is scaled to unit length
+    feature_dropout: float = 0.0  # between encoder and head
     uses_labels: bool = False
     uses_guides: bool = False
     memory_kind: Literal["none", "embeddings", "clusters"] = "none"  # what `instance_memory` keeps of every video

@@ -77,6 +77,10 @@ class Xent(Method):
     uses_labels = True
     unit_output = False
 
+    def __init__(self, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.feature_dropout = dropout
+
     def losses(self, batch: EmbeddedBatch, banks: MemoryBanks | None, generator: torch.Generator) -> PerSampleLoss:
         """Return the loss; samples without a label are invalid."""
         return cross_entropy_loss(batch.online, batch.labels)
@@ -160,6 +164,7 @@ class XentConfig(BaseMethodConfig):
     name: Literal["xent"]
     title: ClassVar[str] = "Xent"
     head: None = Field(default=None, description="always a linear layer to the classes")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="before the linear layer (0.9: Han et al.)")
 
     def build(self, *, num_classes: int, embedding_dim: int) -> Method:
-        return Xent()
+        return Xent(dropout=self.dropout)

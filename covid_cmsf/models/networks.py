@@ -26,7 +26,7 @@ from covid_cmsf.views.modalities import FlowStyle, get_modality
 class Network(nn.Module):
     """`predictor(projector(encoder(view)))`, scaled to unit length unless `unit_output` is False.
 
-    Without a predictor it is a target network or a guide.
+    Without a predictor it is a target network or a guide. `dropout` is applied to the encoder's feature in training.
 
     Example:
         >>> encoder = cc.create_model("s3d_tiny")
@@ -42,6 +42,7 @@ class Network(nn.Module):
         *,
         predictor: MLP | None = None,
         unit_output: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         if projector.layout.sizes[0] != encoder.num_features:
@@ -50,7 +51,7 @@ class Network(nn.Module):
                 f"which has {encoder.num_features}"
             )
         self.encoder, self.projector, self.predictor = encoder, projector, predictor
-        self.unit_output = unit_output
+        self.unit_output, self.dropout = unit_output, dropout
 
     @property
     def dim(self) -> int:
@@ -60,7 +61,10 @@ class Network(nn.Module):
 
     def forward(self, view: Tensor) -> Tensor:
         """Return embeddings (B, D) in fp32 for views (B, C, T, H, W)."""
-        output = self.projector(self.encoder(view))
+        feature = self.encoder(view)
+        if self.dropout:
+            feature = nn.functional.dropout(feature, self.dropout, training=self.training)
+        output = self.projector(feature)
         if self.predictor is not None:
             output = self.predictor(output)
         return nn.functional.normalize(output.float(), dim=1) if self.unit_output else output.float()

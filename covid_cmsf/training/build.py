@@ -63,7 +63,9 @@ def build_components(config: TrainConfig, dist: DistributedContext) -> TrainComp
     method = config.method.build(num_classes=data.num_classes, embedding_dim=projector.layout.sizes[-1])
     check_labels(method, data, config)
     predictor = make_predictor(projector, encoder) if method.has_predictor else None
-    network = Network(encoder, projector, predictor=predictor, unit_output=method.unit_output)
+    network = Network(
+        encoder, projector, predictor=predictor, unit_output=method.unit_output, dropout=method.feature_dropout
+    )
     target = make_target(network) if method.has_target else None
     network, target = _prepare_networks(network, target, config, dist)
     frames = 1 if seen.single_frame else config.views.length

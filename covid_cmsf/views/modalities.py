@@ -48,8 +48,9 @@ MODALITIES = {
     ),
     "frame": Modality("frame", "rgb", "image", 3, IMAGENET_MEAN, IMAGENET_STD, has_color=True, single_frame=True),
 }
-# The input of CoCLR's released flow networks: (128, y, x) as a color image, flipped without a change of sign.
-COCLR_FLOW = Modality("flow", "flow", "flow", 3, IMAGENET_MEAN, IMAGENET_STD, has_color=True)
+# The input of CoCLR's released flow networks: (128, y, x) as a color image, flipped without a change of sign, and
+# augmented as RGB is: color jitter, gray and blur in strong views (Han et al. 2020).
+COCLR_FLOW = Modality("flow", "flow", "rgb", 3, IMAGENET_MEAN, IMAGENET_STD, has_color=True)
 
 
 def get_modality(name: str, *, flow_style: FlowStyle = "motion") -> Modality:

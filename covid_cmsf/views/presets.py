@@ -1,7 +1,8 @@
 """Augmentation presets, and the pairings that assign a clip and a preset to each of the two views.
 
 Presets: `strong`, `weak` and `std` are those of the CMSF paper (MoCo v2, crop and flip, PyTorch's ImageNet example);
-`coclr` is CoCLR's strong pipeline with its one-attempt crop and its gray by channel.
+`coclr` is CoCLR's strong pipeline with its one-attempt crop and its gray by channel, `finetune` that of CoCLR's
+supervised training.
 Pairings: `weak_strong` is the paper's (weak target view, strong online view). `coclr` is Han et al.'s mixture: half of
 the time both views come from one clip, one strong and one weak; otherwise from two clips, each strong with
 probability 0.3.
@@ -43,11 +44,14 @@ class Augmentation(Config):
 STRONG = Augmentation(jitter=0.8, gray=0.2, blur=0.5)
 WEAK = Augmentation()
 STD = Augmentation(scale=(0.08, 1.0))
+FINETUNE = Augmentation(jitter=0.3)
 PRESETS: dict[str, dict[InputKind, Augmentation]] = {
-    # Flow is motion, not color: it is only cropped and flipped (with a change of sign).
+    # Flow is motion, not color: it is only cropped and flipped (with a change of sign). Flow as an image
+    # (flow_style: coclr) is augmented as RGB.
     "strong": {"rgb": STRONG, "flow": WEAK, "image": STRONG.model_copy(update={"size": 224})},
     "weak": {"rgb": WEAK, "flow": WEAK, "image": WEAK.model_copy(update={"size": 224})},
     "std": {"rgb": STD, "flow": STD, "image": STD.model_copy(update={"size": 224})},
+    "finetune": {"rgb": FINETUNE, "flow": WEAK, "image": FINETUNE.model_copy(update={"size": 224})},
     # The center square: 224 of 240 pixels for video (CoCLR's 224 crop of UCF-101), 224 of 256 for images.
     "eval": {
         "rgb": Augmentation(center=224 / 240, flip=0),
@@ -83,7 +87,7 @@ def get_preset(
     return Augmentation.model_validate({**base.model_dump(), **changes})
 
 
-PAIRINGS = ("weak_strong", "strong_strong", "strong_weak", "weak_weak", "std_std", "coclr")
+PAIRINGS = ("weak_strong", "strong_strong", "strong_weak", "weak_weak", "std_std", "finetune_finetune", "coclr")
 
 
 @dataclass(frozen=True)

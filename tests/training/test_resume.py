@@ -48,6 +48,7 @@ def cases(flow_weights: Path) -> dict[str, dict[str, Any]]:
         "shuffled_groups": {"batch_norm": {"groups": 2, "shuffle": True}},
         "fp16": {"precision": "fp16", "method": {"name": "byol_asym", "bank_size": 16}},
         "frzproto": {"method": {"name": "frzproto"}},
+        "xent_dropout": {"method": {"name": "xent", "dropout": 0.5}},
     }
 
 

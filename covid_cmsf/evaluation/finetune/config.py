@@ -94,4 +94,4 @@ def train_augmentation(name: str, size: int) -> Augmentation:
     """
     if name == "std":
         return get_preset("std", "image", size=size)
-    return Augmentation(size=size, scale=(0.2, 1.0), jitter=0.3)
+    return get_preset("finetune", "rgb", size=size)
