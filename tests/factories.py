@@ -66,7 +66,7 @@ def make_ucf(root: Path, *, classes: int = 2, groups: int = 3, clips: int = 1, n
     for c, name in enumerate(names):
         for group in range(1, groups + 1):
             for clip in range(1, clips + 1):
-                frames = moving_square(num_frames, seed=100 * c + 10 * group + clip)
+                frames = moving_square(num_frames, seed=1000 * c + 10 * group + clip)
                 write_video(root / name / f"v_{name}_g{group:02d}_c{clip:02d}.avi", frames)
     return root
 

@@ -101,8 +101,9 @@ def test_an_old_features_file_gives_the_same_recall() -> None:
     assert f"{OLD_R1}" in result.output
 
 
-def test_old_features_are_those_that_are_extracted_now(tmp_path: Path) -> None:
-    result = run("extract", CHECKPOINT, V0 / "clips", "--out", tmp_path / "new.features", "--workers", 0)
+@pytest.mark.parametrize("weights", [CHECKPOINT, V0 / "cmsf"], ids=["checkpoint", "run folder"])
+def test_old_features_are_those_that_are_extracted_now(tmp_path: Path, weights: Path) -> None:
+    result = run("extract", weights, V0 / "clips", "--out", tmp_path / "new.features", "--workers", 0)
     assert result.exit_code == 0, result.output
     old, new = load_features(V0 / "rgb.features"), load_features(tmp_path / "new.features")
     assert old.videos.ids == new.videos.ids and old.videos.subsets == new.videos.subsets

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from covid_cmsf.cli import finetune
+from covid_cmsf.cli import finetune, transfer, unlabeled
 from covid_cmsf.cli.finetune import train_and_print
 from covid_cmsf.cli.options import (
     AllowSharedSources,
@@ -27,7 +27,6 @@ from covid_cmsf.cli.options import (
     ValFraction,
     Windows,
     Workers,
-    interrupt_on_sigterm,
     print_result,
     report_skipped,
 )
@@ -180,6 +179,9 @@ def knn(
 
 
 app.command()(finetune.finetune)
+app.command()(transfer.transfer)
+app.command()(unlabeled.neighbors)
+app.command()(unlabeled.unlabeled)
 
 
 @app.command()
@@ -273,77 +275,4 @@ def baselines(
             on_baseline=advance,
         )
     print_result("baselines", result, baselines_table(result), out, as_json)
-    report_skipped(result.skipped)
-
-
-# `covid-cmsf evaluate transfer`.
-
-TRANSFER_DATASETS = "food101,cifar10,cifar100,sun397,cars,aircraft,dtd,pets,caltech101,flowers102"
-
-
-@app.command()
-def transfer(
-    checkpoint: Path = typer.Argument(
-        ..., help="Weights of an image encoder: ours, torchvision's, MSF's ...", show_default=False
-    ),
-    datasets: str = typer.Option(
-        TRANSFER_DATASETS,
-        "--datasets",
-        help="Names with commas between; or a folder (with a / in it) with train/, val/, test/.",
-    ),
-    root: Path | None = typer.Option(None, "--root", help="Where torchvision's data sets lie, one folder each."),
-    out: Path = typer.Option(
-        ..., "--out", "-o", help="Folder for features, trials and results; made if need be.", show_default=False
-    ),
-    trials: int = typer.Option(200, "--trials", min=1, help="Settings to try on each data set."),
-    normalize: str = typer.Option(
-        "standardize", "--normalize", help="none, unit (rows of length 1) or standardize (unit, then each dimension)."
-    ),
-    download: bool = typer.Option(False, "--download", help="Fetch data sets that are not there into ROOT."),
-    executor: str = typer.Option("local", "--executor", help="local, or ray: Ray Tune, many trials at once."),
-    branch: Branch = None,
-    size: Size = None,
-    batch_size: int = typer.Option(64, "--batch-size", min=1, help="Images that pass the network together."),
-    workers: Workers = 2,
-    device: Device = "auto",
-    seed: int = typer.Option(0, "--seed", min=0, help="Of the drawn val parts and of the search."),
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
-    """Measure how well an image encoder's frozen features transfer to other data sets.
-
-    The paper's transfer table. For each data set: features of the center crop,
-    logistic regression by LBFGS (iterations, learning rate and weight decay
-    are searched on val), retrained on train + val, tested once.
-
-    covid-cmsf evaluate transfer last.pt --datasets dtd --root data --out scores
-
-    The same command resumes after a stop.
-    OUT/<data set>/ gets features.safetensors, trials.journal and result.json,
-    OUT/result.json the table's row. --trials 20 gives a first idea.
-    """
-    from covid_cmsf.devices import choose_device
-    from covid_cmsf.evaluation.features.model import load_eval_model
-    from covid_cmsf.evaluation.features.protocol import build_eval_protocol
-    from covid_cmsf.evaluation.transfer.benchmark import benchmark_table, run_benchmark
-    from covid_cmsf.evaluation.transfer.factory import is_path, open_datasets
-    from covid_cmsf.logs import progress_bar
-
-    names = [name.strip() for name in datasets.split(",") if name.strip()]
-    if not names:
-        raise ValueError(f"no data set is named; choose from {TRANSFER_DATASETS.replace(',', ', ')}")
-    if root is None and not all(map(is_path, names)):
-        raise ValueError("--root is needed: the folder where torchvision's data sets lie")
-    compute_device = choose_device(device)
-    eval_model = load_eval_model(checkpoint, branch=branch)
-    eval_protocol = build_eval_protocol(eval_model.metadata, modality="frame", size=size)
-    open_sets = open_datasets(names, root or Path(), seed=seed, download=download)
-    out.mkdir(parents=True, exist_ok=True)
-    with interrupt_on_sigterm():
-        result = run_benchmark(
-            eval_model, open_sets, out, eval_protocol=eval_protocol, normalize=normalize, num_trials=trials, seed=seed,
-            executor=executor, device=compute_device, bar=progress_bar, batch_size=batch_size, num_workers=workers,
-            replace=force,
-        )  # fmt: skip
-    print_result("transfer", result, benchmark_table(result), out / "result.json", as_json)
     report_skipped(result.skipped)

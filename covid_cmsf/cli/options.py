@@ -124,9 +124,13 @@ def print_result(kind: str, result: object, table: "RenderableType", out: Path |
 
 
 def report_skipped(skipped: "Sequence[tuple[str, str, str]]") -> None:
-    """List the videos that have no result and exit with code 3; do nothing if there are none."""
+    """List the videos that have no result and exit with code 3; do nothing if there are none.
+
+    A video that two files lack counts once.
+    """
     if not skipped:
         return
+    skipped = list({entry[0]: entry for entry in reversed(skipped)}.values())[::-1]
     for video_id, stage, reason in skipped[:MAX_PRINTED]:
         console.print(f"skipped: {video_id} ({stage}): {reason}", style="yellow", highlight=False, markup=False)
     if len(skipped) > MAX_PRINTED:

@@ -89,6 +89,9 @@ class EvaluationConfig(Config):
     probe: Literal["protocol", "compress"] = Field(
         default="protocol", description="linear probe; compress: that of MSF, for images"
     )
+    allow_shared_sources: bool = Field(
+        default=False, description="accept clips of one source and class, or one file, in gallery and query"
+    )
 
 
 class PlanConfig(Config):

@@ -13,7 +13,7 @@ from covid_cmsf.config import load_config
 from covid_cmsf.cotrain.executor import Execution, execute, seed_dir, select_stages
 from covid_cmsf.cotrain.graph import Stage, build_graph
 from covid_cmsf.cotrain.plan import EvaluationConfig, PlanConfig, check_sections
-from covid_cmsf.cotrain.stage import run_stage
+from covid_cmsf.cotrain.stage import read_stage_result, run_stage
 from covid_cmsf.cotrain.table import Row, mean_over_seeds, table_rows, write_tables
 from covid_cmsf.files import write_text_atomic
 from covid_cmsf.training.run_dir import lock_dir
@@ -69,7 +69,26 @@ def run_plan(
             code = max(code, execute(stages, selected, execution))
             if stop.asked:
                 break
+    if warn_of_skipped_videos(graphs) and code == exit_codes.SUCCESS:
+        code = exit_codes.SKIPPED_ITEMS
     return code, write_results(plan, graphs, out)
+
+
+def warn_of_skipped_videos(graphs: list[list[Stage]]) -> bool:
+    """Say which stages lack features of some videos; return whether there are any."""
+    found = False
+    for stage in (stage for stages in graphs for stage in stages):
+        skipped = (read_stage_result(stage) or {}).get("skipped", [])
+        if skipped:
+            found = True
+            video_id, subset, reason = skipped[0]
+            count = sum(entry[1] == stage.evaluation.query for entry in skipped)
+            logger.warning(
+                "stage %s: %d videos have no result (%d of subset %s), for example %s (%s): %s; its numbers are of the "
+                "others",
+                *(stage.name, len(skipped), count, stage.evaluation.query, video_id, subset, reason),
+            )
+    return found
 
 
 def check_evaluation(evaluation: EvaluationConfig, stages: list[Stage]) -> None:

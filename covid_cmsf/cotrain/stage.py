@@ -100,8 +100,13 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig) -> dict[str, Any]:
         num_workers=runtime.workers,
         replace=True,
     )
-    retrieval = evaluate_retrieval(features, gallery=evaluation.gallery, query=evaluation.query)
-    linear = evaluate_linear(features, gallery=evaluation.gallery, query=evaluation.query, probe=evaluation.probe)
+    subsets: dict[str, Any] = {
+        "gallery": evaluation.gallery,
+        "query": evaluation.query,
+        "allow_shared_sources": evaluation.allow_shared_sources,
+    }
+    retrieval = evaluate_retrieval(features, **subsets)
+    linear = evaluate_linear(features, **subsets, probe=evaluation.probe)
     _write_json(stage.folder / "retrieval.json", asdict(retrieval))
     _write_json(stage.folder / "linear.json", asdict(linear))
     labels = features.videos.labels[features.videos.labels >= 0]
@@ -112,6 +117,8 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig) -> dict[str, Any]:
         "linear": linear.scores.top1,
         "effective_rank": effective_rank(features.features),
         "num_classes": int(labels.unique().numel()),
+        "num_query": retrieval.num_query,
+        "skipped": [list(entry) for entry in features.skipped],
         "seconds": _training_seconds(stage),
     }
 

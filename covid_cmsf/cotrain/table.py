@@ -1,4 +1,7 @@
-"""Table of a plan's results with the paper's columns: Index, Model, Modality, Init, Constraint, Epochs, R@1, Linear."""
+"""Table of a plan's results with the paper's columns: Index, Model, Modality, Init, Constraint, Epochs, R@1, Linear.
+
+N is the number of query videos; videos that could not be read are counted beside it.
+"""
 
 import csv
 import io
@@ -17,8 +20,20 @@ from covid_cmsf.files import write_text_atomic
 
 Row = dict[str, Any]
 WIDE = 100  # characters; narrower terminals get fewer columns
-COLUMNS = ("index", "stage", "model", "modality", "init", "constraint", "epochs", "r1", "linear", "seconds")
-HEADERS = ("Index", "Stage", "Model", "Modality", "Init", "Constraint", "Epochs", "R@1", "Linear", "Time")
+COLUMNS = (
+    "index",
+    "stage",
+    "model",
+    "modality",
+    "init",
+    "constraint",
+    "epochs",
+    "r1",
+    "linear",
+    "num_query",
+    "seconds",
+)
+HEADERS = ("Index", "Stage", "Model", "Modality", "Init", "Constraint", "Epochs", "R@1", "Linear", "N", "Time")
 
 OPTIONAL_COLUMNS = {
     "transfer": "Transfer",
@@ -68,6 +83,9 @@ def _row(stage: Stage, index: dict[str, str]) -> Row:
         "transfer": _transfer(stage),
         "published_transfer": spec.published.transfer,
         "effective_rank": result.get("effective_rank"),
+        "num_query": result.get("num_query"),
+        "num_skipped": len(result.get("skipped", [])),
+        "chance": result.get("chance"),
         "protocol": stage.evaluation.protocol,
     }
 
@@ -122,16 +140,25 @@ def markdown(rows: list[Row]) -> str:
     headers = _headers(rows)
     lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
     lines += ["| " + " | ".join(_format_row(row, headers)) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", chance_line(rows)]).rstrip("\n") + "\n"
+
+
+def chance_line(rows: list[Row]) -> str:
+    """Return what R@1 a random ranking has; empty as long as no stage has a result."""
+    value = next((row["chance"] for row in rows if row.get("chance") is not None), None)
+    return "" if value is None else f"R@1 of a random ranking: {value:.1f}"
 
 
 def screen_table(rows: list[Row], title: str, *, width: int = 120) -> Table:
-    """Return the table for a terminal `width` characters wide; a narrow one omits stage and time."""
+    """Return the table for a terminal `width` characters wide; a narrow one omits stage, time and N."""
     headers = _headers(rows)
-    visible = [header for header in headers if width >= WIDE or header not in ("Stage", "Time")]
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1 if width >= WIDE else 0), pad_edge=False)
+    left_out = {"Stage", "Time"} | (set() if any(row.get("num_skipped") for row in rows) else {"N"})
+    visible = [header for header in headers if width >= WIDE or header not in left_out]
+    table = Table(
+        title=title, caption=chance_line(rows), box=SIMPLE_HEAD, padding=(0, 1 if width >= WIDE else 0), pad_edge=False
+    )
     for header in visible:
-        table.add_column(header, justify="right" if header in ("R@1", "Linear", "Time") else "left")
+        table.add_column(header, justify="right" if header in ("R@1", "Linear", "N", "Time") else "left")
     for row in rows:
         cells = dict(zip(headers, _format_row(row, headers), strict=True))
         table.add_row(*(cells[header] for header in visible))
@@ -153,6 +180,9 @@ def _format_row(row: Row, headers: list[str]) -> list[str]:
 
 def _format_cell(row: Row, name: str) -> str:
     value = row[name]
+    if name == "num_query":
+        skipped = row.get("num_skipped")
+        return "" if value is None else f"{value}, {skipped} skipped" if skipped else str(value)
     if name == "seconds":
         return "" if value is None else f"{value:.0f} s"
     if name in ("r1", "linear", *OPTIONAL_COLUMNS):

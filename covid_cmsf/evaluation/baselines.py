@@ -1,13 +1,11 @@
 """Baselines without training: chance, color and flow histograms, random weights."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import comb
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.evaluation.features.extract import extract_features
@@ -15,7 +13,7 @@ from covid_cmsf.evaluation.features.model import EvalModel, create_histogram_mod
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable, load_split, subset_indices
 from covid_cmsf.evaluation.probes.linear import evaluate_linear
-from covid_cmsf.evaluation.retrieval import RANKS, evaluate_retrieval
+from covid_cmsf.evaluation.retrieval import RANKS, chance_recalls, evaluate_retrieval
 
 
 @dataclass(frozen=True)
@@ -106,21 +104,11 @@ def chance(
     gallery_indices, query_indices = (
         subset_indices(videos, name, val_fraction=val_fraction, seed=seed) for name in (gallery, query)
     )
-    same_class = videos.labels[gallery_indices][None, :] == videos.labels[query_indices][:, None]  # (Q, G)
-    num_same_class = same_class.sum(1)
-    most_frequent = videos.labels[gallery_indices].bincount().argmax()
+    labels, gallery_labels = videos.labels[query_indices], videos.labels[gallery_indices]
+    most_frequent = gallery_labels.bincount().argmax()
     return Baseline(
         name="chance",
         modality="",
-        recall={k: chance_recall(num_same_class, len(gallery_indices), k) for k in RANKS if k <= len(gallery_indices)},
-        linear=100 * float((videos.labels[query_indices] == most_frequent).double().mean()),
+        recall=chance_recalls(labels, gallery_labels, [k for k in RANKS if k <= len(gallery_labels)]),
+        linear=100 * float((labels == most_frequent).double().mean()),
     )
-
-
-def chance_recall(num_same_class: Tensor | Sequence[int], num_gallery: int, k: int) -> float:
-    """Return the percentage of queries with a video of their class among k random draws without replacement.
-
-    `num_same_class` (Q,) counts the gallery videos of each query's class.
-    """
-    misses = {n: comb(num_gallery - n, k) / comb(num_gallery, k) for n in {int(n) for n in num_same_class}}
-    return 100 * (1 - sum(misses[int(n)] for n in num_same_class) / len(num_same_class))

@@ -19,7 +19,7 @@ from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable
 from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering
 from covid_cmsf.evaluation.probes.linear import train_probe
 from covid_cmsf.evaluation.results import Scores, compute_scores
-from covid_cmsf.evaluation.retrieval import RetrievalResult, gallery_and_query_indices, pair_features, score_retrieval
+from covid_cmsf.evaluation.retrieval import RetrievalResult, pair_features, score_retrieval, select_subsets
 
 
 @dataclass(frozen=True)
@@ -115,17 +115,17 @@ def evaluate_fusion(
     _check_streams(first, second)
     matched = match_videos(first.videos, second.videos)
     centering_mode = choose_centering(centering, first.protocol)
-    index_pair = gallery_and_query_indices(
+    pair = select_subsets(
         matched.videos, gallery, query, allow_shared_sources=allow_shared_sources, val_fraction=val_fraction, seed=seed
     )
     streams = [(first, matched.first), (second, matched.second)]
     stream_features = [
-        center_and_normalize(one.features[indices[index_pair[0]]], one.features[indices[index_pair[1]]], centering_mode)
+        center_and_normalize(one.features[indices[pair.gallery]], one.features[indices[pair.query]], centering_mode)
         for one, indices in streams
     ]
     # The dot product of concatenated vectors is the sum of both similarities; 1/sqrt(2) makes it a cosine again.
     gallery_features, query_features = (torch.cat(both, dim=1) / sqrt(2) for both in zip(*stream_features, strict=True))
-    fused = pair_features(matched.videos, index_pair, gallery_features, query_features, centering=centering_mode)
+    fused = pair_features(matched.videos, pair, gallery_features, query_features, centering=centering_mode)
     summaries = [first.summary(), second.summary()]
     retrieval = RetrievalResult(
         protocol=first.protocol,
@@ -135,12 +135,10 @@ def evaluate_fusion(
         **score_retrieval(fused, seed=seed),
     )
     stream_probabilities = [
-        train_probe(
-            one, indices[index_pair[0]], indices[index_pair[1]], val_fraction=val_fraction, seed=seed
-        ).probabilities
+        train_probe(one, indices[pair.gallery], indices[pair.query], val_fraction=val_fraction, seed=seed).probabilities
         for one, indices in streams
     ]
-    test_videos = matched.videos.take(index_pair[1])
+    test_videos = matched.videos.take(pair.query)
     stream_scores = [compute_scores(one, test_videos, seed=seed) for one in stream_probabilities]
     return FusionResult(
         protocol=first.protocol,

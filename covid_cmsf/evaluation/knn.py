@@ -12,8 +12,9 @@ from torch import Tensor
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION
 from covid_cmsf.evaluation.nearest import nearest
+from covid_cmsf.evaluation.overlap import Overlap
 from covid_cmsf.evaluation.results import Interval, bootstrap_interval, per_class_accuracy
-from covid_cmsf.evaluation.retrieval import select_gallery_and_query
+from covid_cmsf.evaluation.retrieval import chance_r1, select_gallery_and_query
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class KnnResult:
     top1: dict[int, float]
     interval: dict[int, Interval]
     per_class: dict[int, dict[str, float]]
-    num_shared_sources: int  # sources in both subsets; 0 unless they were allowed
+    chance: float  # top-1 of a random neighbor
+    overlap: Overlap  # of gallery and query
     features: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -82,7 +84,8 @@ def evaluate_knn(
         top1={k: 100 * float(hit.double().mean()) for k, hit in hits.items()},
         interval={k: bootstrap_interval(hit, sources, seed=seed) for k, hit in hits.items()},
         per_class={k: per_class_accuracy(hit, labels, class_names) for k, hit in hits.items()},
-        num_shared_sources=selected.num_shared_sources,
+        chance=chance_r1(labels, selected.gallery_labels),
+        overlap=selected.overlap,
         features=[features.summary()],
     )
 

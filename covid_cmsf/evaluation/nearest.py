@@ -79,6 +79,19 @@ def nearest(queries: Tensor, gallery: Tensor, k: int, *, block_size: int | None 
     return torch.from_numpy(np.concatenate(neighbors))
 
 
+def nearest_others(features: Tensor, indices: Tensor, k: int) -> Tensor:
+    """Return the (Q, K) nearest neighbors of the rows `indices` (Q,) of unit features (N, D), without the row itself.
+
+    Only the row itself is left out: an identical one stays.
+    """
+    if not 1 <= k <= len(features) - 1:
+        raise ValueError(f"k = {k}: must be 1 to {len(features) - 1}, the number of other videos")
+    found = nearest(features[indices], features, k + 1)
+    is_self = found == indices[:, None]
+    is_self[~is_self.any(1), -1] = True  # more than k identical rows come first: drop the last of them
+    return found[~is_self].view(len(indices), k)
+
+
 def _resolve_ties(queries: Floats, gallery: Floats, similarities: Floats, k: int) -> Indices:
     """Return the (Q, K) nearest neighbors from (Q, G) similarities whose last bits are unreliable."""
     if not len(queries):

@@ -1,7 +1,6 @@
 """Tables of results for the terminal."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -12,9 +11,14 @@ from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.finetune.run import FinetuneResult
 from covid_cmsf.evaluation.fusion import FusionResult, ProbabilityFusionResult
 from covid_cmsf.evaluation.knn import KnnResult
+from covid_cmsf.evaluation.label_free import LabelFreeMeasures
+from covid_cmsf.evaluation.neighbors import NeighborsResult
+from covid_cmsf.evaluation.overlap import Overlap
 from covid_cmsf.evaluation.probes.linear import LinearResult
 from covid_cmsf.evaluation.results import Interval, Scores
 from covid_cmsf.evaluation.retrieval import RetrievalResult
+
+MAX_ROWS = 20  # of a table of neighbors
 
 
 def describe_features(features: Features) -> str:
@@ -42,10 +46,36 @@ def retrieval_table(result: RetrievalResult) -> RenderableType:
     )
     table.add_row("percent", *(f"{value:.1f}" for value in result.recall.values()))
     table.add_row("95% interval", *(_format_interval(interval) for interval in result.interval.values()))
+    table.add_row("chance", *(f"{value:.1f}" for value in result.chance_recall.values()))
     rank = f"effective rank of the gallery {result.effective_rank:.1f}"
-    return Group(
-        table, _per_class_line(result.per_class, "R@1"), rank, *_shared_sources_warning(result.num_shared_sources)
+    return Group(table, _per_class_line(result.per_class, "R@1"), rank, *_overlap_warnings(result.overlap))
+
+
+def neighbors_table(result: NeighborsResult) -> RenderableType:
+    """Return a table of the nearest videos of the first 20 videos."""
+    table = Table(
+        "video", "most similar videos, cosine similarity", title=f"Neighbors among {result.num_videos} videos"
     )
+    for one in result.videos[:MAX_ROWS]:
+        pairs = zip(one.neighbors, one.similarities, strict=True)
+        table.add_row(escape(one.video), ", ".join(f"{escape(name)} {value:.2f}" for name, value in pairs))
+    more = len(result.videos) - MAX_ROWS
+    return (
+        Group(table, f"and {more} videos more: --out FILE writes all, --video ID selects some") if more > 0 else table
+    )
+
+
+def label_free_table(result: LabelFreeMeasures) -> RenderableType:
+    """Return a table of what was measured without labels."""
+    table = Table("", "value", "chance", title=f"Without labels: {result.num_videos} videos")
+    table.add_row("effective rank", f"{result.effective_rank:.1f}", "")
+    if result.window_r1 is not None:
+        name = f"first window finds the video's last, percent of {result.num_window_videos}"
+        table.add_row(name, f"{result.window_r1:.1f}", f"{result.window_chance:.1f}")
+    for one in result.agreement:
+        name = f"{one.k} nearest that {one.modality} has too, percent, {one.num_videos} videos"
+        table.add_row(name, f"{one.percent:.1f}", f"{one.chance:.1f}")
+    return table
 
 
 def knn_table(result: KnnResult) -> RenderableType:
@@ -54,7 +84,7 @@ def knn_table(result: KnnResult) -> RenderableType:
     table = Table("k", "top-1", "95% interval", title=f"{title}{result.num_gallery} {result.gallery}")
     for k, value in result.top1.items():
         table.add_row(str(k), f"{value:.1f}", _format_interval(result.interval[k]))
-    return Group(table, *_shared_sources_warning(result.num_shared_sources))
+    return Group(table, f"chance {result.chance:.1f}", *_overlap_warnings(result.overlap))
 
 
 def linear_table(result: LinearResult) -> RenderableType:
@@ -71,16 +101,14 @@ def linear_table(result: LinearResult) -> RenderableType:
             f"has {result.best_on_test:.1f} (epoch {result.best_epoch})"
         )
     title = f"Linear probe, protocol {result.protocol}: {result.num_gallery} {result.gallery} to {result.query}"
-    return Group(
-        scores_table({"linear": result.scores}, title), *lines, *_shared_sources_warning(result.num_shared_sources)
-    )
+    return Group(scores_table({"linear": result.scores}, title), *lines, *_overlap_warnings(result.overlap))
 
 
 def clip_table(result: FinetuneResult) -> RenderableType:
     """Return a table of the scores of a classifier that was trained on clips."""
     title = f"{result.mode}, protocol {result.protocol}: {result.num_fit} training, {result.num_val} validation videos"
     table = scores_table({result.mode: result.scores}, title)
-    return Group(table, f"scores of epoch {result.best_epoch}", *_shared_sources_warning(result.num_shared_sources))
+    return Group(table, f"scores of epoch {result.best_epoch}", *_overlap_warnings(result.overlap))
 
 
 def fusion_table(result: FusionResult | ProbabilityFusionResult) -> RenderableType:
@@ -128,12 +156,14 @@ def _per_class_line(values: Mapping[str, float], metric: str) -> RenderableType:
     return f"{metric} per class: {text}"
 
 
-def _shared_sources_warning(count: int) -> Iterable[Any]:
-    return (
-        [f"[yellow]{count} sources are in both subsets: sibling clips may be each other's neighbors[/]"]
-        if count
-        else []
-    )
+def _overlap_warnings(overlap: Overlap) -> Iterable[str]:
+    other_class = overlap.num_shared_sources - overlap.num_sibling_sources
+    lines = [
+        (overlap.num_identical_files, "files are in both subsets: a video may find itself"),
+        (overlap.num_sibling_sources, "sources are in both subsets: sibling clips may be each other's neighbors"),
+        (other_class, "sources are in both subsets, in different classes"),
+    ]
+    return [f"[yellow]{count} {text}[/]" for count, text in lines if count]
 
 
 def _format_interval(interval: Interval) -> str:

@@ -2,14 +2,17 @@
 
 # G gallery videos, Q query videos, D feature, K neighbors
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import comb
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable, subset_indices
 from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering, nearest
+from covid_cmsf.evaluation.overlap import Overlap, check_overlap
 from covid_cmsf.evaluation.results import Interval, bootstrap_interval, per_class_accuracy
 from covid_cmsf.models.effective_rank import effective_rank
 
@@ -34,10 +37,19 @@ class RetrievalResult:
     recall: dict[int, float]  # R@k
     interval: dict[int, Interval]  # 95%, resampling the queries' sources
     per_class: dict[str, float]  # R@1
-    num_shared_sources: int  # sources in both subsets; 0 unless they were allowed
     effective_rank: float  # of the gallery
     chance: float  # R@1 of a random ranking
+    chance_recall: dict[int, float]  # its R@k
+    overlap: Overlap  # of gallery and query
     features: list[dict[str, Any]] = field(default_factory=list)
+
+
+class SubsetPair(NamedTuple):
+    """The subset that is searched or learned from, and the one that is evaluated."""
+
+    gallery: Tensor  # (G,) indices of videos
+    query: Tensor  # (Q,)
+    overlap: Overlap
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,7 @@ class GalleryAndQuery:
     query_sources: tuple[str, ...]
     class_names: tuple[str, ...]
     centering: str
-    num_shared_sources: int
+    overlap: Overlap
 
 
 def evaluate_retrieval(
@@ -98,61 +110,46 @@ def select_gallery_and_query(
 ) -> GalleryAndQuery:
     """Select the features of both subsets, center and normalize them."""
     mode = choose_centering(centering, features.protocol)
-    index_pair = gallery_and_query_indices(
+    pair = select_subsets(
         features.videos, gallery, query, allow_shared_sources=allow_shared_sources, val_fraction=val_fraction, seed=seed
     )
     gallery_features, query_features = center_and_normalize(
-        features.features[index_pair[0]], features.features[index_pair[1]], mode
+        features.features[pair.gallery], features.features[pair.query], mode
     )
-    return pair_features(features.videos, index_pair, gallery_features, query_features, centering=mode)
+    return pair_features(features.videos, pair, gallery_features, query_features, centering=mode)
 
 
 def pair_features(
-    videos: VideoTable, index_pair: tuple[Tensor, Tensor], gallery: Tensor, queries: Tensor, *, centering: str
+    videos: VideoTable, pair: SubsetPair, gallery: Tensor, queries: Tensor, *, centering: str
 ) -> GalleryAndQuery:
     """Add labels and sources to unit-length gallery (G, D) and query (Q, D) features."""
-    gallery_indices, query_indices = index_pair
     return GalleryAndQuery(
         gallery=gallery,
         queries=queries,
-        gallery_labels=videos.labels[gallery_indices],
-        query_labels=videos.labels[query_indices],
-        query_sources=videos.take(query_indices).sources,
+        gallery_labels=videos.labels[pair.gallery],
+        query_labels=videos.labels[pair.query],
+        query_sources=videos.take(pair.query).sources,
         class_names=videos.class_names,
         centering=centering,
-        num_shared_sources=len(shared_sources(videos, *index_pair)),
+        overlap=pair.overlap,
     )
 
 
-def gallery_and_query_indices(
+def select_subsets(
     videos: VideoTable, gallery: str, query: str, *, allow_shared_sources: bool, val_fraction: float, seed: int
-) -> tuple[Tensor, Tensor]:
-    """Return the indices (G,) and (Q,) of both subsets; ValueError if they overlap or share sources."""
+) -> SubsetPair:
+    """Return the indices of both subsets; ValueError if they are empty, unlabeled, or overlap (`check_overlap`)."""
     gallery_indices, query_indices = (
         subset_indices(videos, name, val_fraction=val_fraction, seed=seed) for name in (gallery, query)
     )
-    if set(gallery_indices.tolist()) & set(query_indices.tolist()):
-        raise ValueError(f"the subsets {gallery!r} and {query!r} have videos in common: a video would find itself")
-    check_shared_sources(videos, gallery_indices, query_indices, allow_shared_sources=allow_shared_sources)
-    return gallery_indices, query_indices
-
-
-def check_shared_sources(videos: VideoTable, first: Tensor, second: Tensor, *, allow_shared_sources: bool) -> int:
-    """Return the number of sources in both sets of indices; ValueError if there are any and they are not allowed."""
-    shared = shared_sources(videos, first, second)
-    if shared and not allow_shared_sources:
-        names = [videos.subsets[int(indices[0])] for indices in (first, second)]
-        raise ValueError(
-            f"{len(shared)} sources are in both {names[0]!r} and {names[1]!r}, for example {shared[0]!r}: their clips "
-            "would find each other. Change the split, or use --allow-shared-sources; the result records it"
-        )
-    return len(shared)
-
-
-def shared_sources(videos: VideoTable, first: Tensor, second: Tensor) -> list[str]:
-    """Return the sorted sources that occur in both sets of indices."""
-    in_first, in_second = ({videos.sources[i] for i in indices.tolist()} for indices in (first, second))
-    return sorted(in_first & in_second)
+    overlap = check_overlap(
+        videos,
+        gallery_indices,
+        query_indices,
+        names=(gallery, query),
+        allow_shared_sources=allow_shared_sources,
+    )
+    return SubsetPair(gallery_indices, query_indices, overlap)
 
 
 def score_retrieval(selected: GalleryAndQuery, *, seed: int) -> dict[str, Any]:
@@ -169,7 +166,29 @@ def score_retrieval(selected: GalleryAndQuery, *, seed: int) -> dict[str, Any]:
         "recall": {k: 100 * float(hit.double().mean()) for k, hit in hits.items()},
         "interval": {k: bootstrap_interval(hit, selected.query_sources, seed=seed) for k, hit in hits.items()},
         "per_class": per_class_accuracy(hits[1], labels, selected.class_names),
-        "num_shared_sources": selected.num_shared_sources,
+        "overlap": selected.overlap,
         "effective_rank": effective_rank(selected.gallery),
-        "chance": 100 * float((gallery_labels == labels[:, None]).double().mean()),
+        "chance": chance_r1(labels, gallery_labels),
+        "chance_recall": chance_recalls(labels, gallery_labels, ranks),
     }
+
+
+def chance_r1(labels: Tensor, gallery_labels: Tensor) -> float:
+    """Return the percentage of pairs of a query and a gallery video, labels (Q,) and (G,), with the same class."""
+    counts = gallery_labels.bincount(minlength=int(labels.max()) + 1)
+    return 100 * (int(counts[labels].sum()) / (len(labels) * len(gallery_labels)))
+
+
+def chance_recalls(labels: Tensor, gallery_labels: Tensor, ranks: Sequence[int]) -> dict[int, float]:
+    """Return the expected R@k of a random ranking, in percent, for query labels (Q,) and gallery labels (G,)."""
+    num_same_class = gallery_labels.bincount(minlength=int(labels.max()) + 1)[labels]
+    return {k: chance_recall(num_same_class, len(gallery_labels), k) for k in ranks}
+
+
+def chance_recall(num_same_class: Tensor | Sequence[int], num_gallery: int, k: int) -> float:
+    """Return the percentage of queries with a video of their class among k random draws without replacement.
+
+    `num_same_class` (Q,) counts the gallery videos of each query's class.
+    """
+    misses = {n: comb(num_gallery - n, k) / comb(num_gallery, k) for n in {int(n) for n in num_same_class}}
+    return 100 * (1 - sum(misses[int(n)] for n in num_same_class) / len(num_same_class))

@@ -97,8 +97,17 @@ class InputTransform:
 
 
 def encoder_modality(metadata: EncoderMetadata, modality: str | None = None) -> Modality:
-    """Return the modality that this encoder takes; for flow, the number of channels determines the style."""
+    """Return the modality that this encoder takes; for flow, the number of channels determines the style.
+
+    `modality` is for weights that do not know theirs; ValueError if they do and it is another one.
+    """
     name = metadata.modality if modality is None else modality
+    if metadata.modality not in ("unknown", name):
+        get_modality(name)  # an unknown name is the first error
+        raise ValueError(
+            f"this {metadata.encoder} was trained on {metadata.modality}, so it can't be used on {name}; leave the "
+            "modality out, or take weights that were trained on it"
+        )
     if name == "unknown":
         raise ValueError(
             f"the weights do not say which modality they were trained on; give one of {', '.join(MODALITIES)}"

@@ -10,7 +10,7 @@ from torch import Tensor
 from covid_cmsf.evaluation.features.file import Features, load_features
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable
 from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering, nearest
-from covid_cmsf.evaluation.retrieval import RANKS, gallery_and_query_indices
+from covid_cmsf.evaluation.retrieval import RANKS, select_subsets
 from covid_cmsf.report.runs import StageRun
 
 # Q queries, K neighbors, N samples, D feature
@@ -49,17 +49,17 @@ def rank_queries(
 ) -> Ranking:
     """Return the 50 nearest neighbors of every query (fewer in a smaller gallery), as in `evaluate_retrieval`."""
     centering_mode = choose_centering(centering, features.protocol)
-    index_pair = gallery_and_query_indices(
+    pair = select_subsets(
         features.videos, gallery, query, allow_shared_sources=allow_shared_sources, val_fraction=VAL_FRACTION, seed=0
     )
     gallery_features, query_features = center_and_normalize(
-        features.features[index_pair[0]], features.features[index_pair[1]], centering_mode
+        features.features[pair.gallery], features.features[pair.query], centering_mode
     )
     neighbors = nearest(query_features, gallery_features, min(RANKS[-1], len(gallery_features)))  # (Q, K)
     similarity = cosines(query_features, gallery_features, neighbors)
     labels = features.videos.labels
-    videos = index_pair[0][neighbors]
-    return Ranking(index_pair[1], videos, similarity, labels[videos] == labels[index_pair[1]][:, None], query_features)
+    videos = pair.gallery[neighbors]
+    return Ranking(pair.query, videos, similarity, labels[videos] == labels[pair.query][:, None], query_features)
 
 
 def cosines(queries: Tensor, gallery: Tensor, neighbors: Tensor, *, block_size: int = 256) -> Tensor:
@@ -133,7 +133,7 @@ def rank_stage(stage: StageRun, *, umap: bool) -> RankedStage:
         gallery=evaluation["gallery"],
         query=evaluation["query"],
         centering=stage.retrieval.get("centering"),
-        allow_shared_sources=bool(stage.retrieval.get("num_shared_sources")),
+        allow_shared_sources=True,  # the evaluation has decided; the page only shows it
     )
     stated = stage.retrieval.get("recall", {}).get("1", stage.result.get("r1"))
     note = None

@@ -75,6 +75,7 @@ def test_the_center_frame_is_one_window(features: dict[str, Path]) -> None:
 def test_retrieval_prints_a_table_and_writes_json(features: dict[str, Path], tmp_path: Path) -> None:
     result = run("evaluate", "retrieval", features["rgb"], "--out", tmp_path / "r.json")
     assert result.exit_code == 0 and "R@1" in result.output and "protocol clean" in result.output
+    assert "chance" in result.output and "50.0" in result.output
     written = json.loads((tmp_path / "r.json").read_text())
     assert written == as_json("evaluate", "retrieval", features["rgb"])
     assert written["kind"] == "retrieval" and written["protocol"] == "clean" and written["num_query"] == 4
@@ -146,6 +147,10 @@ def test_a_damaged_video_is_listed_and_the_exit_code_is_3(clips: Path, tmp_path:
     assert retrieval.exit_code == exit_codes.SKIPPED_ITEMS
     assert json.loads(retrieval.stdout)["num_gallery"] == 14
     assert json.loads(retrieval.stdout)["features"][0]["num_skipped"] == 2
+    other = small_checkpoint(tmp_path / "o.safetensors", seed=1)
+    assert run("extract", other, copy, "--out", tmp_path / "g", "--workers", 0).exit_code == exit_codes.SKIPPED_ITEMS
+    fusion = run("evaluate", "fusion", tmp_path / "f", tmp_path / "g")
+    assert fusion.exit_code == exit_codes.SKIPPED_ITEMS and "2 videos have no result" in fusion.output
 
 
 @pytest.mark.parametrize(
@@ -156,6 +161,10 @@ def test_a_damaged_video_is_listed_and_the_exit_code_is_3(clips: Path, tmp_path:
         (["extract", "WEIGHTS", "--out", "f"], "two arguments are needed"),
         (["extract", "WEIGHTS", "CLIPS", "--out", "no/f"], "no folder no to write f to"),
         (["extract", "WEIGHTS", "CLIPS", "--out", "f", "--branch", "target"], "'target'"),
+        (
+            ["extract", "WEIGHTS", "CLIPS", "--out", "f", "--modality", "flow"],
+            "was trained on rgb, so it can't be used",
+        ),
         (["extract", "WEIGHTS", "CLIPS", "--out", "f", "--split", "9"], "no split '9'; the clips have: 1, 2, 3"),
         (["extract", "WEIGHTS", "CLIPS", "--out", "f", "--device", "cuda:x"], "unknown device 'cuda:x'"),
         (["extract", "WEIGHTS", "CLIPS", "--out", "f", "--precision", "fp8"], "unknown precision 'fp8'"),

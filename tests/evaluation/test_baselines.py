@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from covid_cmsf.evaluation.baselines import chance, chance_recall, evaluate_baselines
+from covid_cmsf.evaluation.baselines import chance, evaluate_baselines
 from covid_cmsf.evaluation.features.model import ColorHistogram, FlowHistogram, create_histogram_model
 from covid_cmsf.evaluation.results import result_to_dict, write_result
+from covid_cmsf.evaluation.retrieval import chance_recall
 from tests.evaluation.factories import SyntheticClips, synthetic_features
 
 

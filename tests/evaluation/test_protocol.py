@@ -36,6 +36,8 @@ def test_the_card_says_how_to_show_and_the_user_knows_better() -> None:
     [
         ({"modality": "unknown"}, {}, "give one of rgb, flow, rgbdiff, frame"),
         ({}, {"modality": "sound"}, "unknown modality 'sound'"),
+        ({}, {"modality": "flow"}, "this s3d_tiny was trained on rgb, so it can't be used on flow"),
+        ({"modality": "flow"}, {"modality": "rgb"}, "trained on flow, so it can't be used on rgb"),
         ({"in_channels": 2, "mean": (0, 0), "std": (1, 1)}, {}, "takes 2 channels, and rgb has 3"),
         ({"input_size": (8, 32, 40)}, {}, "give a square size"),
         ({}, {"protocol": "mine"}, "unknown protocol 'mine'; choose from clean, coclr"),
@@ -120,7 +122,8 @@ def test_a_coclr_flow_network_cut_to_two_channels_sees_bytes() -> None:
 
 
 def test_three_channels_of_flow_are_shown_as_coclr_stores_them() -> None:
-    assert build_eval_protocol(metadata(), modality="flow").flow_style == "coclr"
+    for said in ("flow", "unknown"):
+        assert build_eval_protocol(metadata(modality=said), modality="flow").flow_style == "coclr"
 
 
 def test_crops_are_center_and_corners_and_their_mirror_images() -> None:
@@ -140,7 +143,7 @@ def test_clips_without_the_modality_are_an_error() -> None:
     clips = SyntheticClips()
     clips.modalities = ("rgb",)
     with pytest.raises(ValueError, match="flow needs clips with flow"):
-        VideoDataset(clips, clips.records, ["train"] * 24, build_eval_protocol(metadata(), modality="flow"))
+        VideoDataset(clips, clips.records, ["train"] * 24, build_eval_protocol(metadata(modality="flow")))
 
 
 def test_an_unreadable_video_is_a_fault_and_nothing_stands_in() -> None:

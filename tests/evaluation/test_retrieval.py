@@ -125,10 +125,10 @@ def test_shared_sources_are_refused_or_named() -> None:
     features = synthetic_features()
     sources = tuple(source.replace("_s5", "_s0") for source in features.videos.sources)
     shared = replace(features, videos=replace(features.videos, sources=sources))
-    with pytest.raises(ValueError, match="4 sources are in both 'train' and 'test', for example 'c0_s0'"):
+    with pytest.raises(ValueError, match="4 sources are in both 'train' and 'test' .*'c0_s0'"):
         evaluate_retrieval(shared)
-    assert evaluate_retrieval(shared, allow_shared_sources=True).num_shared_sources == 4
-    assert evaluate_knn(shared, allow_shared_sources=True, num_neighbors=[1]).num_shared_sources == 4
+    assert evaluate_retrieval(shared, allow_shared_sources=True).overlap.num_sibling_sources == 4
+    assert evaluate_knn(shared, allow_shared_sources=True, num_neighbors=[1]).overlap.num_sibling_sources == 4
     with pytest.raises(ValueError, match="have videos in common"):
         evaluate_retrieval(features, gallery="train", query="train")
     with pytest.raises(ValueError, match="have videos in common"):
@@ -218,5 +218,5 @@ def test_unlabeled_videos_cannot_be_queries() -> None:
     videos = VideoTable(
         features.videos.ids, features.videos.sources, torch.full((48,), -1), features.videos.subsets, ()
     )
-    with pytest.raises(ValueError, match="have no label"):
+    with pytest.raises(ValueError, match="none of the 48 videos has a label"):
         evaluate_retrieval(replace(features, videos=videos))

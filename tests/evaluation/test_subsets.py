@@ -76,8 +76,12 @@ def test_empty_unknown_and_unlabeled_parts_are_errors() -> None:
         subset_indices(only_train, "test")
     with pytest.raises(ValueError, match="unknown subset 'tset'; choose from train, test, val, fit"):
         subset_indices(made, "tset")
+    labels = made.labels.masked_fill(made.labels == 2, -1)
+    some = VideoTable(made.ids, made.sources, labels, made.subsets, made.class_names)
+    with pytest.raises(ValueError, match="8 of the 32 videos of subset 'train' have no label, which R@k, kNN and"):
+        subset_indices(some, "train")
     unlabeled = VideoTable(made.ids, made.sources, torch.full_like(made.labels, -1), made.subsets, ())
-    with pytest.raises(ValueError, match="of the 32 videos of subset 'train' have no label"):
+    with pytest.raises(ValueError, match="none of the 48 videos has a label, which R@k, kNN and probes need"):
         subset_indices(unlabeled, "train")
 
 

@@ -5,6 +5,7 @@ hyper-parameters and epochs are selected on `val`. A source is never in both, an
 on the order of the videos.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from covid_cmsf.clips.records import ClipRecord, read_split
 UNLABELED = -1
 VAL_FRACTION = 0.2
 SUBSETS = ("train", "test", "val", "fit")
+NEEDS_LABELS = "R@k, kNN and probes need; `covid-cmsf evaluate neighbors` and `evaluate unlabeled` work without"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class VideoTable:
     labels: Tensor  # (N,) int64; -1 when unlabeled
     subsets: tuple[str, ...]  # train, test, val
     class_names: tuple[str, ...]
+    contents: Tensor | None = None  # (N,) int64: equal for equal original files; 0 or None: unknown
 
     @classmethod
     def from_records(cls, records: Sequence[ClipRecord], subsets: Sequence[str]) -> "VideoTable":
@@ -45,6 +48,7 @@ class VideoTable:
             labels=torch.tensor([record.label for record in records], dtype=torch.int64),
             subsets=tuple(subsets),
             class_names=tuple(names.get(label, "") for label in range(max(names, default=-1) + 1)),
+            contents=torch.tensor([_content_code(record.source_sha256) for record in records], dtype=torch.int64),
         )
 
     def __len__(self) -> int:
@@ -59,12 +63,20 @@ class VideoTable:
             labels=self.labels[index],
             subsets=tuple(self.subsets[i] for i in indices),
             class_names=self.class_names,
+            contents=None if self.contents is None else self.contents[index],
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the columns as lists."""
         values = {key: list(getattr(self, key)) for key in ("ids", "sources", "subsets", "class_names")}
         return {**values, "labels": self.labels.tolist()}
+
+
+def _content_code(source_sha256: str) -> int:
+    """Return 8 bytes that stand for a file's hash; two files of a million get the same with probability 3e-8."""
+    if not source_sha256:
+        return 0
+    return int.from_bytes(hashlib.sha256(source_sha256.encode()).digest()[:8], "big", signed=True)
 
 
 def video_table_from_json(values: Mapping[str, Any], *, location: str) -> VideoTable:
@@ -81,7 +93,13 @@ def video_table_from_json(values: Mapping[str, Any], *, location: str) -> VideoT
         raise ValueError(f"{location}: a video is listed twice")
     if len(labels) and not UNLABELED <= int(labels.min()) <= int(labels.max()) < max(1, len(columns["class_names"])):
         raise ValueError(f"{location}: labels must be -1 to {len(columns['class_names']) - 1}, one per class name")
-    return VideoTable(labels=labels, **columns)
+    return VideoTable(
+        ids=columns["ids"],
+        sources=columns["sources"],
+        labels=labels,
+        subsets=columns["subsets"],
+        class_names=columns["class_names"],
+    )
 
 
 def subset_indices(videos: VideoTable, name: str, *, val_fraction: float = VAL_FRACTION, seed: int = 0) -> Tensor:
@@ -91,6 +109,8 @@ def subset_indices(videos: VideoTable, name: str, *, val_fraction: float = VAL_F
     """
     if name not in SUBSETS:
         raise ValueError(f"unknown subset {name!r}; choose from {', '.join(SUBSETS)}")
+    if len(videos) and bool((videos.labels == UNLABELED).all()):
+        raise ValueError(f"none of the {len(videos)} videos has a label, which {NEEDS_LABELS}")
     has_val = "val" in videos.subsets
     if name in ("fit", "val") and not has_val:
         train = subset_indices(videos, "train")
@@ -103,7 +123,9 @@ def subset_indices(videos: VideoTable, name: str, *, val_fraction: float = VAL_F
         raise ValueError(f"subset {name!r} is empty; subsets with videos: {present}")
     unlabeled = int((videos.labels[indices] == UNLABELED).sum())
     if unlabeled:
-        raise ValueError(f"{unlabeled} of the {len(indices)} videos of subset {name!r} have no label")
+        raise ValueError(
+            f"{unlabeled} of the {len(indices)} videos of subset {name!r} have no label, which {NEEDS_LABELS}"
+        )
     return indices
 
 

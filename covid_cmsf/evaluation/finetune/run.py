@@ -33,9 +33,9 @@ from covid_cmsf.evaluation.finetune.dataset import ClipDataset
 from covid_cmsf.evaluation.finetune.model import build_classifier
 from covid_cmsf.evaluation.finetune.predict import all_window_outputs, predict_videos
 from covid_cmsf.evaluation.finetune.train import BEST, LAST, ClipTrainer
+from covid_cmsf.evaluation.overlap import Overlap, check_overlap
 from covid_cmsf.evaluation.probes.linear import feature_statistics
 from covid_cmsf.evaluation.results import Scores, compute_scores
-from covid_cmsf.evaluation.retrieval import check_shared_sources
 from covid_cmsf.models import EncoderMetadata
 from covid_cmsf.models.encoder import weights_sha256
 
@@ -54,7 +54,7 @@ class FinetuneResult:
     best_epoch: int
     history: list[dict[str, float]]
     skipped: list[tuple[str, str, str]]  # id, subset, reason
-    num_shared_sources: int = 0  # in training and test; 0 unless they were allowed
+    overlap: Overlap  # of training and test
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
@@ -95,8 +95,11 @@ def run_finetune(
     split_videos = load_split(clips, split)
     videos = VideoTable.from_records(split_videos.records, split_videos.subsets)
     subsets = choose_subsets(videos, config, query=query)
-    num_shared = check_shared_sources(
-        videos, *subsets.train_and_test_indices(), allow_shared_sources=allow_shared_sources
+    overlap = check_overlap(
+        videos,
+        *subsets.train_and_test_indices(),
+        names=("train", query),
+        allow_shared_sources=allow_shared_sources,
     )
     provenance = _build_provenance(eval_model, clips, split_videos, eval_protocol, config, query=query, device=device)
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,7 +139,7 @@ def run_finetune(
         best_epoch=progress.best_epoch,
         history=progress.history,
         skipped=_skipped_videos(split_videos, progress.errors | test_errors),
-        num_shared_sources=num_shared,
+        overlap=overlap,
         provenance={**provenance, "checkpoint": BEST},
     )
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable, split_fit_val
 from covid_cmsf.evaluation.finetune.config import PRESETS
+from covid_cmsf.evaluation.overlap import Overlap
 from covid_cmsf.evaluation.probes.logistic import Logistic, fit_logistic
 from covid_cmsf.evaluation.results import Scores, compute_scores
-from covid_cmsf.evaluation.retrieval import gallery_and_query_indices, shared_sources
+from covid_cmsf.evaluation.retrieval import select_subsets
 from covid_cmsf.models import Classifier
 
 PENALTIES = tuple(10 ** (exponent / 2) for exponent in range(2, -9, -1))  # 10 to 1e-4
@@ -43,11 +44,11 @@ class LinearResult:
     query: str  # test subset
     num_gallery: int
     scores: Scores
+    overlap: Overlap  # of gallery and query
     penalty: float | None = None
     val_accuracy: dict[str, float] = field(default_factory=dict)  # {penalty: percent}
     best_on_test: float | None = None  # largest test accuracy of any epoch: selected on the test set
     best_epoch: int | None = None
-    num_shared_sources: int = 0
     probe: str = "protocol"  # protocol or compress
     features: list[dict[str, Any]] = field(default_factory=list)
 
@@ -76,19 +77,21 @@ def evaluate_linear(
     Example:
         >>> result = cc.evaluate_linear(cc.load_features("rgb.safetensors"))
     """
-    index_pair = gallery_and_query_indices(
+    pair = select_subsets(
         features.videos, gallery, query, allow_shared_sources=allow_shared_sources, val_fraction=val_fraction, seed=seed
     )
     if probe not in PROBES:
         raise ValueError(f"unknown probe {probe!r}; choose from {', '.join(PROBES)}")
-    trained = train_probe(features, *index_pair, val_fraction=val_fraction, seed=seed, penalties=penalties, probe=probe)
+    trained = train_probe(
+        features, pair.gallery, pair.query, val_fraction=val_fraction, seed=seed, penalties=penalties, probe=probe
+    )
     return LinearResult(
         protocol=features.protocol,
         gallery=gallery,
         query=query,
-        num_gallery=len(index_pair[0]),
-        scores=compute_scores(trained.probabilities, features.videos.take(index_pair[1]), seed=seed),
-        num_shared_sources=len(shared_sources(features.videos, *index_pair)),
+        num_gallery=len(pair.gallery),
+        scores=compute_scores(trained.probabilities, features.videos.take(pair.query), seed=seed),
+        overlap=pair.overlap,
         features=[features.summary()],
         probe=probe,
         **trained.details,
