@@ -21,6 +21,10 @@ def atomic_path(final: Path) -> Iterator[Path]:
     try:
         yield temporary
         fsync_and_rename(temporary, final)
+    except OSError as error:
+        if error.filename in (None, str(temporary)):  # as on a full disk: name the file that users know
+            error.filename = str(final)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

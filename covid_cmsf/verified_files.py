@@ -70,7 +70,7 @@ def read_tensors(path: Path | str, *, hint: str = "copy it again") -> tuple[dict
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             metadata: dict[str, str] = file.metadata() or {}
     except SafetensorError as error:
-        raise DamagedFileError(f"{path} is no safetensors file, or a damaged one ({error}); {hint}") from None
+        raise DamagedFileError(f"{path} is a truncated or damaged safetensors file ({error}): {hint}") from None
     metadata.pop(SHA256_KEY, None)
     return tensors, metadata
 
@@ -97,7 +97,8 @@ def verify_tensors(path: Path | str, *, hint: str = "copy it again") -> bool:
         while block := file.read(BLOCK):
             digest.update(block)
     if digest.hexdigest().encode() != expected:
-        raise DamagedFileError(f"{path} is damaged: it does not have the SHA-256 that its header states; {hint}")
+        reason = "its content does not have the SHA-256 of its header"
+        raise DamagedFileError(f"{path} is a truncated or damaged safetensors file ({reason}): {hint}")
     return True
 
 

@@ -7,8 +7,10 @@ position of a bar. Shapes: T frames, H x W pixels.
 import fcntl
 import gzip
 import os
+import resource
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
@@ -120,3 +122,14 @@ def build_once(tmp_path_factory: pytest.TempPathFactory, name: str, build: Calla
             build(folder)
             built.touch()
     return folder
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Let the kernel refuse longer files, as it does on a full disk or beyond a quota."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

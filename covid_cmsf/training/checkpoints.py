@@ -8,22 +8,27 @@
 A file enters the index after it is on disk, and leaves the disk after it left the index; so a kill at any moment leaves
 an index whose files are complete. The two newest are never removed. A stop after the last batch of an epoch and the
 end of that epoch are the same step; the name has both step and epoch, so that neither replaces the other.
+
+A sound checkpoint that the index does not list (the index was lost or damaged, or a kill came before it was written) is
+listed again. A damaged one is left alone: only files that the index lists are ever removed.
 """
 
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from covid_cmsf.files import atomic_path, file_sha256, fsync_dir, write_text_atomic
+from covid_cmsf.files import file_sha256, fsync_dir, write_text_atomic
 from covid_cmsf.models.checkpoints.formats.native import CHECKPOINT_FORMAT
+from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
+from covid_cmsf.models.checkpoints.torch_file import write_torch_file
 
 logger = logging.getLogger(__name__)
 NEWEST = 2  # checkpoints that are never removed: the last, and the one to fall back on
+FILE_NAME = re.compile(r"step-(\d+)-epoch-(\d+)\.pt")
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,12 @@ class CheckpointEntry:
     kept: bool
     format: int = 1  # version 0.1.0 did not write it into the index
 
+    def __post_init__(self) -> None:
+        if not FILE_NAME.fullmatch(self.file):  # nothing outside of the folder is ever read or removed
+            raise ValueError(f"{self.file!r} is not the name of a checkpoint")
+        if not all(isinstance(number, int) for number in (self.epoch, self.batch, self.step, self.format)):
+            raise ValueError(f"{self.file}: epoch, batch, step and format must be whole numbers")
+
 
 class Checkpoints:
     """The checkpoints of one run, in a folder."""
@@ -45,6 +56,7 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.index = folder / "index.json"
+        self._unlisted: dict[str, CheckpointEntry | None] = {}  # file: None if it is damaged
 
     @property
     def last(self) -> Path:
@@ -52,34 +64,31 @@ class Checkpoints:
         return self.folder / "last.pt"
 
     def entries(self) -> list[CheckpointEntry]:
-        """Return the entries of the index, oldest first."""
-        if not self.index.is_file():
-            return []
-        try:
-            return [CheckpointEntry(**values) for values in json.loads(self.index.read_text(encoding="utf-8"))]
-        except (json.JSONDecodeError, TypeError) as error:
-            raise ValueError(f"{self.index} is damaged ({error}); it lists the checkpoints beside it") from None
+        """Return the entries of the index and of sound files that it does not list, oldest first."""
+        listed = self._read_index()
+        names = {entry.file for entry in listed}
+        files = [path for path in self._files() if path.name not in names]
+        unlisted = [entry for entry in map(self._inspect, files) if entry is not None]
+        return sorted([*listed, *unlisted], key=lambda entry: (entry.step, entry.epoch))
 
     def save(self, values: Mapping[str, Any], *, epoch: int, batch: int, step: int, kept: bool, keep: int) -> Path:
-        """Write a checkpoint, then the index; remove all but the newest and the last `keep` kept ones."""
+        """Write a checkpoint, then the index; remove all listed ones but the newest and the last `keep` kept ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for left in self.folder.glob(".*.tmp"):  # left by a kill
             left.unlink()
+        before = self.entries()
         path = self.folder / f"step-{step:08d}-epoch-{epoch:04d}.pt"
-        with atomic_path(path) as temporary:
-            torch.save({"format": CHECKPOINT_FORMAT, **values}, temporary)
-            digest = file_sha256(temporary)
-        entry = CheckpointEntry(path.name, digest, epoch, batch, step, kept, CHECKPOINT_FORMAT)
+        write_torch_file(path, {"format": CHECKPOINT_FORMAT, "kept": kept, **values})
+        entry = CheckpointEntry(path.name, file_sha256(path), epoch, batch, step, kept, CHECKPOINT_FORMAT)
         # Checkpoints of later steps were damaged, or the run would have resumed from them.
-        earlier = [one for one in self.entries() if one.step <= step and one.file != entry.file]
+        earlier = [one for one in before if one.step <= step and one.file != entry.file]
         entries = [*earlier, entry]
         of_epochs = [one for one in entries if one.kept][-keep:]
         stay = [one for one in entries if one in of_epochs or one in entries[-NEWEST:]]
         write_text_atomic(self.index, json.dumps([asdict(one) for one in stay], indent=1) + "\n")
         self._link(path)
-        for old in self.folder.glob("step-*.pt"):
-            if old.name not in {one.file for one in stay}:
-                old.unlink()
+        for old in {one.file for one in before} - {one.file for one in stay}:
+            (self.folder / old).unlink(missing_ok=True)
         return path
 
     def check_resumable(self) -> None:
@@ -95,16 +104,51 @@ class Checkpoints:
     def load(self) -> dict[str, Any] | None:
         """Return the newest valid checkpoint; None if there never was one, an error if none is valid."""
         self.check_resumable()
-        entries = self.entries()
-        for entry in reversed(entries):
+        for entry in reversed(self.entries()):
             fault = self._fault(entry)
             if fault is None:
-                checkpoint: dict[str, Any] = torch.load(self.folder / entry.file, map_location="cpu", weights_only=True)
-                return checkpoint
+                return dict(read_checkpoint_file(self.folder / entry.file).values)
             logger.warning("checkpoint %s %s; trying the one before it", self.folder / entry.file, fault)
-        if entries:
-            raise ValueError(f"no checkpoint in {self.folder} is valid; remove the run folder to start again")
+        if self.index.exists() or self._files():
+            raise ValueError(
+                f"no checkpoint in {self.folder} is valid; copy one back, or remove the run folder to start again"
+            )
         return None
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("step-*.pt") if FILE_NAME.fullmatch(path.name))
+
+    def _read_index(self) -> list[CheckpointEntry]:
+        """Return the entries of the index; none if it is lost or damaged, for the files are inspected then."""
+        try:
+            return [CheckpointEntry(**values) for values in json.loads(self.index.read_text(encoding="utf-8"))]
+        except FileNotFoundError:
+            return []
+        except (ValueError, TypeError) as error:  # ValueError: not JSON, not UTF-8
+            if not self._unlisted:
+                logger.warning("%s is damaged (%s); it is made anew from the checkpoints beside it", self.index, error)
+            return []
+
+    def _inspect(self, path: Path) -> CheckpointEntry | None:
+        """Return the entry of a file that the index does not list; None if the file is damaged."""
+        if path.name not in self._unlisted:
+            self._unlisted[path.name] = self._read_entry(path)
+        return self._unlisted[path.name]
+
+    def _read_entry(self, path: Path) -> CheckpointEntry | None:
+        try:
+            values = read_checkpoint_file(path).values
+        except ValueError as error:
+            logger.warning("%s; index.json does not list it, and it is left as it is", error)
+            return None
+        logger.warning("%s was not listed in index.json; it is sound, and listed again", path)
+        found = FILE_NAME.fullmatch(path.name)
+        assert found is not None
+        step, epoch = map(int, found.groups())
+        batch = values.get("progress", {}).get("batch", 0)
+        # Where it is unknown whether it was to be kept (version 0.1.0), it is.
+        kept = bool(values.get("kept", True))
+        return CheckpointEntry(path.name, file_sha256(path), epoch, batch, step, kept, values.get("format", 1))
 
     def _fault(self, entry: CheckpointEntry) -> str | None:
         path = self.folder / entry.file

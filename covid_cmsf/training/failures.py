@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from covid_cmsf.config import validate
-from covid_cmsf.files import atomic_path
 from covid_cmsf.methods.base import EmbeddedBatch
 from covid_cmsf.methods.memory_bank import BankIndices
 from covid_cmsf.models.checkpoints.formats.native import CHECKPOINT_FORMAT
 from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
+from covid_cmsf.models.checkpoints.torch_file import write_torch_file
 from covid_cmsf.models.precision import autocast
 from covid_cmsf.training.batchnorm import forward_in_groups
 from covid_cmsf.training.build import TrainComponents, build_components
@@ -52,10 +52,7 @@ def save_failed_step(
         else [embedded.bank_indices.main, embedded.bank_indices.labeled]
     }
     kept["view"] = moved.online[values["config"]["modality"]]
-    with atomic_path(path) as temporary:
-        torch.save(
-            {"format": CHECKPOINT_FORMAT, **values, "generator": result.generator_state, "failed": kept}, temporary
-        )
+    write_torch_file(path, {"format": CHECKPOINT_FORMAT, **values, "generator": result.generator_state, "failed": kept})
     names = [components.data.views.records[video].video_id for video in embedded.videos.tolist()]
     raise NonFiniteLoss(
         f"the loss of step {step} is {result.loss}; the run has stopped. `covid-cmsf replay {path}` computes that "

@@ -4,27 +4,28 @@ A cache holds a guide's embeddings of a few views per video. It saves the guide'
 pass in every step; the price is that the same few views are used throughout.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from covid_cmsf.files import atomic_path
 from covid_cmsf.logs import progress_bar
 from covid_cmsf.models import Guide, load_weights, make_guide
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.training.config import GuideConfig
 from covid_cmsf.training.distributed import DistributedContext
+from covid_cmsf.verified_files import DamagedFileError, read_tensors, write_tensors
 from covid_cmsf.views.batch import Batch, collate
 from covid_cmsf.views.dataset import SampleKey, ViewDataset
 from covid_cmsf.views.loader import init_worker
 from covid_cmsf.views.modalities import Modality, get_modality
+
+logger = logging.getLogger(__name__)
 
 # B batch, V views, N videos, D embedding
 
@@ -105,8 +106,7 @@ def sample_views(views: Tensor, videos: Tensor, generator: torch.Generator) -> T
 
 def write_guide_cache(path: Path, views: Tensor, key: str) -> None:
     """Write the embeddings; `key` identifies guide, data and configuration."""
-    with atomic_path(path) as temporary:
-        temporary.write_bytes(save({"views": views.contiguous()}, metadata={"key": key}))
+    write_tensors(path, {"views": views}, metadata={"key": key})
 
 
 def read_guide_cache(path: Path, key: str) -> Tensor | None:
@@ -114,7 +114,8 @@ def read_guide_cache(path: Path, key: str) -> Tensor | None:
     if not path.is_file():
         return None
     try:
-        with safe_open(path, framework="pt") as file:
-            return file.get_tensor("views") if (file.metadata() or {}).get("key") == key else None
-    except SafetensorError:
+        tensors, metadata = read_tensors(path, hint="it is computed again")
+    except DamagedFileError as error:
+        logger.warning("%s", error)
         return None
+    return tensors.get("views") if metadata.get("key") == key else None

@@ -42,6 +42,8 @@ def run_training(config: TrainConfig, folder: Path, *, accept_changes: bool = Fa
             stack.callback(remove_handler, add_text_file(folder / "log.txt"))
         dist.barrier()
         values = checkpoints.load()
+        if values is None:
+            check_never_trained(folder)
         if values is not None and not accept_changes:
             check_same_config(folder, validate(TrainConfig, values["config"], origin=str(folder)), config)
         components = build_components(config, dist)
@@ -109,6 +111,18 @@ def fill_guide_caches_(
         components.cached[guide.column] = average_and_center(
             views, mean=chosen.cache == "mean", center=chosen.center
         ).to(dist.device)
+
+
+def check_never_trained(folder: Path) -> None:
+    """Raise ValueError if a run without checkpoints was finished once: its results are not overwritten."""
+    if (folder / "summary.json").is_file():
+        raise ValueError(
+            f"{folder} holds a finished run whose checkpoints are gone: copy its checkpoints/ back, train with another "
+            "--out, or remove the folder to train again"
+        )
+    last = last_metrics(folder / "metrics.jsonl")
+    if last is not None:
+        logger.warning("%s has no checkpoint, only metrics up to step %d: starting at epoch 0", folder, last["step"])
 
 
 def check_same_batches(old: dict[str, Any], config: TrainConfig) -> None:

@@ -1,10 +1,13 @@
 """Training on clips: it learns, it continues, it freezes what it should, and it never chooses on the test subset."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.evaluation.features.file import load_probabilities
 from covid_cmsf.evaluation.features.model import create_random_model, load_eval_model
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
@@ -13,6 +16,7 @@ from covid_cmsf.evaluation.features.video_dataset import VideoDataset
 from covid_cmsf.evaluation.finetune.config import PRESETS, FinetuneConfig, finetune_config
 from covid_cmsf.evaluation.finetune.predict import predict_videos
 from covid_cmsf.evaluation.finetune.run import FinetuneResult, choose_subsets, run_finetune
+from covid_cmsf.models.checkpoints.formats.native import CHECKPOINT_FORMAT
 from covid_cmsf.models.encoder import weights_sha256
 from tests.evaluation.factories import SIZE, SyntheticClips, small_encoder
 
@@ -99,6 +103,42 @@ def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
         run(tmp_path / "run", quick("linear", epochs=2))
     assert len(run(tmp_path / "run", quick("linear", epochs=2), replace=True).history) == 2
     assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+
+
+class TracedClips(SyntheticClips):
+    """Keep the process of every reading, by a file in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> torch.Tensor:
+        (self.folder / f"{os.getpid()}-{record.video_id.replace('/', '-')}").touch()
+        return super().read_raw(record, modality, frame_indices)
+
+
+@pytest.mark.slow
+def test_workers_read_the_videos_of_every_validation_and_live_on(tmp_path: Path) -> None:
+    folder = tmp_path / "readings"
+    folder.mkdir()
+    whole = run(tmp_path / "whole", quick("linear", epochs=3))
+    result = run(tmp_path / "run", quick("linear", epochs=3), TracedClips(folder), num_workers=1)
+    processes = {path.name.split("-")[0] for path in folder.iterdir()}
+    assert len(processes) == 3 and str(os.getpid()) not in processes  # one each for training, validation and test
+    assert result.history == whole.history
+
+
+def test_a_flipped_bit_in_a_checkpoint_is_found(tmp_path: Path) -> None:
+    run(tmp_path, quick("linear", epochs=1))
+    for name in ("best.pt", "last.pt"):
+        sound = (tmp_path / name).read_bytes()
+        weight = state(tmp_path / name)["classifier.mlp.0.weight"].numpy().tobytes()
+        position = sound.index(weight)
+        (tmp_path / name).write_bytes(sound[:position] + bytes([sound[position] ^ 1]) + sound[position + 1 :])
+        with pytest.raises(ValueError, match=rf"{name} is a truncated or damaged torch file"):
+            run(tmp_path, quick("linear", epochs=1))
+        (tmp_path / name).write_bytes(sound)
+    assert torch.load(tmp_path / "best.pt", weights_only=True)["format"] == CHECKPOINT_FORMAT
 
 
 def test_validation_comes_from_training_sources_only() -> None:

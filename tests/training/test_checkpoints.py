@@ -1,22 +1,25 @@
 """Checkpoints: whole or not there, the newest sound one is used, the one before is never lost."""
 
-import errno
 import json
 import logging
+import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from covid_cmsf.models.checkpoints.torch_file import save_to
 from covid_cmsf.training import checkpoints as module
 from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.run import run_training
+from tests.factories import file_size_limit
 from tests.training.factories import differing, finish, make_config, stop_at
 
 
 def save(checkpoints: Checkpoints, step: int, *, epoch: int = 0, kept: bool = False, keep: int = 3) -> Path:
-    values = {"value": torch.full((3,), float(step)), "epoch": epoch}
+    values = {"value": torch.full((1000,), float(step)), "epoch": epoch, "encoder": {}, "state": {}}
     return checkpoints.save(values, epoch=epoch, batch=step, step=step, kept=kept, keep=keep)
 
 
@@ -95,17 +98,18 @@ def test_a_kill_between_file_and_index_leaves_what_was_there(tmp_path: Path, mon
     assert values is not None and values["epoch"] == 1
 
 
-def test_a_full_disk_is_an_error_and_leaves_the_previous_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_an_error_and_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     save(checkpoints, 1)
     before = {path.name for path in tmp_path.iterdir()}
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", _disk_full)
-        with pytest.raises(OSError, match="No space left"):
-            save(checkpoints, 2)
+    with file_size_limit(1000), pytest.raises(OSError, match=r"File too large: .*step-00000002-epoch-0000\.pt"):
+        save(checkpoints, 2)
     assert loaded_step(checkpoints) == 1 and {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_torch_save_to_a_full_disk_says_so() -> None:
+    with Path("/dev/full").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left on device"):
+        save_to(file, {"value": torch.ones(1000)})
 
 
 def test_what_a_kill_left_behind_is_removed(tmp_path: Path) -> None:
@@ -114,11 +118,77 @@ def test_what_a_kill_left_behind_is_removed(tmp_path: Path) -> None:
     assert list(tmp_path.glob(".*.tmp")) == []
 
 
-def test_a_damaged_index_is_an_error(tmp_path: Path) -> None:
-    save(Checkpoints(tmp_path), 1)
-    (tmp_path / "index.json").write_text('[{"file": "step')
-    with pytest.raises(ValueError, match="index.json is damaged"):
+LOST_INDEXES = {"gone": None, "empty": "", "cut": '[{"file": "step', "{}": "{}", "[]": "[]", "null": "null"}
+LOST_INDEXES["outside"] = json.dumps([{"file": "../x.pt", "sha256": "", "epoch": 0, "batch": 0, "step": 0, "kept": 0}])
+
+
+def lose_index(folder: Path, text: str | None) -> None:
+    (folder / "index.json").unlink()
+    if text is not None:
+        (folder / "index.json").write_text(text)
+
+
+@pytest.mark.parametrize("text", LOST_INDEXES.values(), ids=LOST_INDEXES)
+def test_a_lost_index_is_made_anew_and_no_checkpoint_is_lost(
+    text: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, outside = tmp_path / "checkpoints", tmp_path / "x.pt"
+    outside.write_text("not ours")
+    for step in (1, 2, 3):
+        save(Checkpoints(folder), step, kept=step == 1)
+    before = Checkpoints(folder).entries()
+    lose_index(folder, text)
+    checkpoints = Checkpoints(folder)
+    with caplog.at_level(logging.WARNING):
+        assert loaded_step(checkpoints) == 3
+    assert "step-00000003" in caplog.text
+    assert [asdict(entry) | {"batch": 0} for entry in checkpoints.entries()] == [
+        asdict(entry) | {"batch": 0} for entry in before
+    ]
+    save(checkpoints, 4)
+    assert [entry.step for entry in Checkpoints(folder).entries()] == [1, 3, 4]  # 2 was neither kept nor new
+    assert outside.is_file()
+
+
+def test_damaged_files_that_the_index_does_not_list_are_never_removed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    flip_a_bit(save(checkpoints, 1))
+    lose_index(tmp_path, None)
+    with pytest.raises(ValueError, match="no checkpoint in .* is valid; copy one back"):
         Checkpoints(tmp_path).load()
+    lost = Checkpoints(tmp_path)
+    for step in (2, 3, 4):
+        save(lost, step)
+    assert [entry.step for entry in lost.entries()] == [3, 4]
+    assert sorted(path.name[:13] for path in tmp_path.glob("step-*")) == [f"step-0000000{step}" for step in (1, 3, 4)]
+
+
+def test_an_index_whose_files_are_all_gone_is_an_error(tmp_path: Path) -> None:
+    save(Checkpoints(tmp_path), 1).unlink()
+    with pytest.raises(ValueError, match="no checkpoint in .* is valid"):
+        Checkpoints(tmp_path).load()
+
+
+def test_a_finished_run_whose_checkpoints_are_gone_is_not_trained_again(clips: Path, tmp_path: Path) -> None:
+    chosen = make_config(clips, schedule={"epochs": 1})
+    run_training(chosen, tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints")
+    metrics = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="finished run whose checkpoints are gone"):
+        run_training(chosen, tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == metrics
+
+
+@pytest.mark.slow
+def test_a_run_whose_index_is_lost_ends_the_same(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = make_config(clips)
+    run_training(chosen, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3, 7)
+        assert run_training(chosen, tmp_path / "run") == run_training(chosen, tmp_path / "run") == "stopped"
+    (tmp_path / "run" / "checkpoints" / "index.json").write_text("{}")
+    finish(chosen, tmp_path / "run")
+    assert differing(tmp_path / "whole", tmp_path / "run") == []
 
 
 @pytest.mark.slow
@@ -145,10 +215,8 @@ def test_a_full_disk_during_a_run_leaves_it_where_it_was(
     with monkeypatch.context() as patch:
         stop_at(patch, 3)
         run_training(chosen, tmp_path / "run")
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "save", _disk_full)
-        with pytest.raises(OSError, match="No space left"):
-            run_training(chosen, tmp_path / "run")
+    with file_size_limit(50_000), pytest.raises(OSError, match=r"File too large: .*/checkpoints/step-"):
+        run_training(chosen, tmp_path / "run")
     assert finish(chosen, tmp_path / "run") == 0
     assert differing(tmp_path / "whole", tmp_path / "run") == []
 
@@ -163,8 +231,3 @@ def test_checkpoints_of_every_n_epochs_stay(clips: Path, tmp_path: Path) -> None
 
 def _killed(*arguments: Any) -> None:
     raise KeyboardInterrupt
-
-
-def _disk_full(values: Any, path: Path) -> None:
-    Path(path).write_bytes(b"a part of it")
-    raise OSError(errno.ENOSPC, "No space left on device")

@@ -124,7 +124,10 @@ def test_a_cache_is_read_only_for_what_it_was_written_for(tmp_path: Path) -> Non
     found = read_guide_cache(path, "key")
     assert found is not None and torch.equal(found, views)
     assert read_guide_cache(path, "other") is None
-    path.write_bytes(path.read_bytes()[:50])
+    sound = path.read_bytes()
+    path.write_bytes(sound[:50])
+    assert read_guide_cache(path, "key") is None
+    path.write_bytes(sound[:-1] + bytes([sound[-1] ^ 2]))  # one flipped bit of one embedding
     assert read_guide_cache(path, "key") is None
 
 

@@ -1,4 +1,4 @@
-"""The cost of verifying files when they are read: the SHA-256 of safetensors files.
+"""The cost of verifying files when they are read: SHA-256 of safetensors files, CRC-32 of checkpoints.
 
 python tools/benchmark.py verify [--megabytes 500]
 """
@@ -10,6 +10,7 @@ import torch
 import typer
 from safetensors.torch import load_file, save_file
 
+from covid_cmsf.models.checkpoints.torch_file import damaged_record, write_torch_file
 from covid_cmsf.verified_files import read_tensors, verify_tensors, write_tensors
 from tools.benchmarks.measure import JsonFile, print_results, summarize_times, time_calls
 
@@ -22,13 +23,16 @@ def command(
     """Read and write a file with and without verification, in turns."""
     tensors = {"values": torch.randn(megabytes, 250_000)}
     with tempfile.TemporaryDirectory() as folder:
-        path, plain = Path(folder) / "verified", Path(folder) / "plain"
+        path, plain, checkpoint = (Path(folder) / name for name in ("verified", "plain", "checkpoint"))
+        write_torch_file(checkpoint, tensors)
         variants = {
             "write": lambda: write_tensors(path, tensors, metadata={}),
             "write_plain": lambda: save_file(tensors, plain),
             "read": lambda: read_tensors(path),
             "read_plain": lambda: {name: tensor.clone() for name, tensor in load_file(plain).items()},
-            "verify": lambda: verify_tensors(path),
+            "sha256": lambda: verify_tensors(path),
+            "crc32": lambda: damaged_record(checkpoint),
+            "torch_load": lambda: torch.load(checkpoint, weights_only=True),
         }
         times: dict[str, list[float]] = {name: [] for name in variants}
         for _ in range(repeats):

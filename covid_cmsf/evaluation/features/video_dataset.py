@@ -102,16 +102,22 @@ def crop_geometries(center: GeometryParams, num_crops: int) -> list[GeometryPara
 
 def load_videos(data: VideoDataset, indices: Sequence[int], *, num_workers: int) -> Iterator[DecodedVideo]:
     """Yield the videos of `indices` in order, read by `num_workers` processes (0: by this process)."""
-    context = "spawn" if num_workers else None
-    loader: DataLoader[DecodedVideo] = DataLoader(
+    yield from video_loader(data, indices, num_workers=num_workers, persistent=False)
+
+
+def video_loader(
+    data: VideoDataset, indices: Sequence[int] | None = None, *, num_workers: int, persistent: bool = True
+) -> DataLoader[DecodedVideo]:
+    """Return a loader of the videos of `indices` (default: all) in order; `persistent` workers serve many passes."""
+    return DataLoader(
         data,
         batch_size=None,
-        sampler=indices,
+        sampler=range(len(data)) if indices is None else indices,
         num_workers=num_workers,
-        multiprocessing_context=context,
+        multiprocessing_context="spawn" if num_workers else None,
+        persistent_workers=persistent and num_workers > 0,
         worker_init_fn=init_worker,
     )
-    yield from loader
 
 
 def with_progress(videos: Iterator[DecodedVideo], on_video: Callable[[], None]) -> Iterator[DecodedVideo]:

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from covid_cmsf.evaluation.features.model import EvalModel
 from covid_cmsf.evaluation.finetune.config import FinetuneConfig
-from covid_cmsf.files import atomic_path
 from covid_cmsf.models import Classifier, Encoder, EncoderMetadata, freeze_
-
-FORMAT = 1
+from covid_cmsf.models.checkpoints.formats.native import CHECKPOINT_FORMAT
+from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
 
 
 class ClipClassifier(nn.Module):
@@ -72,7 +71,7 @@ def classifier_state(network: ClipClassifier, metadata: EncoderMetadata) -> dict
     """Return the content of a checkpoint."""
     state = {f"online.encoder.{key}": value for key, value in network.encoder.state_dict().items()}
     state |= {f"classifier.{key}": value for key, value in network.classifier.state_dict().items()}
-    return {"format": FORMAT, "encoder": metadata.model_dump(mode="json"), "state": state}
+    return {"format": CHECKPOINT_FORMAT, "encoder": metadata.model_dump(mode="json"), "state": state}
 
 
 def load_classifier_state_(network: ClipClassifier, values: dict[str, Any]) -> None:
@@ -83,13 +82,6 @@ def load_classifier_state_(network: ClipClassifier, values: dict[str, Any]) -> N
         module.load_state_dict(module_state, strict=True)
 
 
-def save_checkpoint(path: Path, values: dict[str, Any]) -> None:
-    """Write a torch file atomically."""
-    with atomic_path(path) as temporary:
-        torch.save(values, temporary)
-
-
-def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
-    """Read what `save_checkpoint` wrote."""
-    values: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    return values
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Read what `write_torch_file` wrote, on the CPU; ValueError if it is damaged."""
+    return dict(read_checkpoint_file(path).values)

@@ -2,14 +2,14 @@
 
 # N videos, C classes
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from covid_cmsf.evaluation.features.inference import WindowOutputs, window_outputs
-from covid_cmsf.evaluation.features.video_dataset import VideoDataset, load_videos, with_progress
+from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset, load_videos
 
 BATCH_SIZE = 16
 
@@ -30,11 +30,11 @@ def predict_videos(
     num_workers: int,
     device: torch.device,
     precision: str = "fp32",
-    on_video: Callable[[], None] = lambda: None,
+    videos: Iterable[DecodedVideo] | None = None,
 ) -> VideoPredictions:
-    """Average the probabilities of every video over its windows and crops."""
+    """Average the probabilities of every video over its windows and crops; `videos` are those of `data`, if at hand."""
     outputs = all_window_outputs(
-        network, data, num_workers=num_workers, device=device, precision=precision, on_video=on_video
+        network, data, num_workers=num_workers, device=device, precision=precision, videos=videos
     )
     indices, positions, counts = outputs.window_videos.unique(return_inverse=True, return_counts=True)
     probabilities = outputs.windows.softmax(1).double()
@@ -50,11 +50,11 @@ def all_window_outputs(
     num_workers: int,
     device: torch.device,
     precision: str = "fp32",
-    on_video: Callable[[], None] = lambda: None,
+    videos: Iterable[DecodedVideo] | None = None,
 ) -> WindowOutputs:
     """Run the network over all videos of a data set; ValueError if none can be read."""
-    videos = with_progress(load_videos(data, range(len(data)), num_workers=num_workers), on_video)
-    outputs = window_outputs(network, data, videos, batch_size=BATCH_SIZE, device=device, precision=precision)
+    videos = load_videos(data, range(len(data)), num_workers=num_workers) if videos is None else videos
+    outputs = window_outputs(network, data, iter(videos), batch_size=BATCH_SIZE, device=device, precision=precision)
     if not len(outputs.windows):
         reason = next(iter(outputs.errors.values()), "")
         raise ValueError(f"none of {len(data)} videos could be read; the first: {reason}")

@@ -4,7 +4,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from covid_cmsf.evaluation.features.video_dataset import VideoDataset
+from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset, video_loader
 from covid_cmsf.evaluation.finetune.config import FinetuneConfig
 from covid_cmsf.evaluation.finetune.dataset import ClipDataset, ClipLoader, ClipSample
 from covid_cmsf.evaluation.finetune.model import (
@@ -22,10 +22,10 @@ from covid_cmsf.evaluation.finetune.model import (
     classifier_state,
     load_checkpoint,
     load_classifier_state_,
-    save_checkpoint,
 )
 from covid_cmsf.evaluation.finetune.predict import predict_videos
 from covid_cmsf.models import EncoderMetadata
+from covid_cmsf.models.checkpoints.torch_file import write_torch_file
 from covid_cmsf.models.precision import autocast
 
 logger = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ class ClipTrainer:
         self._fingerprint, self._num_workers, self._device = fingerprint, num_workers, device
         self.optimizer = build_optimizer(network, config)
         self.progress = TrainProgress()
+        self._val_loader: Iterable[DecodedVideo] | None = None  # its workers live as long as the training
 
     def run(self, on_epoch: Callable[[], None] = lambda: None) -> TrainProgress:
         """Train all epochs and load the weights of the best one (without validation: the last one)."""
@@ -74,7 +75,7 @@ class ClipTrainer:
         while self.progress.epoch < self.config.epochs:
             self._train_epoch_(loader)
             on_epoch()
-        load_classifier_state_(self.network, load_checkpoint(self.folder / BEST, self._device))
+        load_classifier_state_(self.network, load_checkpoint(self.folder / BEST))
         return self.progress
 
     def _train_epoch_(self, loader: ClipLoader) -> None:
@@ -104,7 +105,7 @@ class ClipTrainer:
         progress.epoch += 1
         if self.val is None or entry["val"] > progress.best_accuracy:
             progress.best_accuracy, progress.best_epoch = entry.get("val", -1.0), epoch
-            save_checkpoint(self.folder / BEST, classifier_state(self.network, self.metadata))
+            write_torch_file(self.folder / BEST, classifier_state(self.network, self.metadata))
         self._save()
 
     def _train_step_(self, batch: Sequence[ClipSample]) -> tuple[float, Tensor, Tensor]:
@@ -129,7 +130,11 @@ class ClipTrainer:
 
     def _validate(self) -> float:
         assert self.val is not None
-        predictions = predict_videos(self.network, self.val, num_workers=0, device=self._device)
+        if self._val_loader is None:
+            self._val_loader = video_loader(self.val, num_workers=self._num_workers)
+        predictions = predict_videos(
+            self.network, self.val, num_workers=self._num_workers, device=self._device, videos=self._val_loader
+        )
         self.progress.errors |= {self.val.records[i].video_id: reason for i, reason in predictions.errors.items()}
         labels = torch.tensor([self.val.records[number].label for number in predictions.indices])
         return 100 * float((predictions.probabilities.argmax(1) == labels).double().mean())
@@ -137,14 +142,14 @@ class ClipTrainer:
     def _save(self) -> None:
         values: dict[str, Any] = classifier_state(self.network, self.metadata)
         values |= {"optimizer": self.optimizer.state_dict(), "progress": asdict(self.progress)}
-        save_checkpoint(self.folder / LAST, {**values, "fingerprint": self._fingerprint})
+        write_torch_file(self.folder / LAST, {**values, "fingerprint": self._fingerprint})
 
     def _resume_(self) -> None:
         """Load the last checkpoint of the folder; FileExistsError if it belongs to another training."""
         path = self.folder / LAST
         if not path.is_file():
             return
-        values = load_checkpoint(path, self._device)
+        values = load_checkpoint(path)
         if values.get("fingerprint") != self._fingerprint:
             raise FileExistsError(
                 f"{self.folder} holds a training with other settings, weights or clips; "

@@ -142,6 +142,9 @@ def extract_state(path: Path, *, branch: str | None, encoder: str | None, keep_h
         raise ValueError(f"{path} has an encoder {name}, not {encoder}")
     _check_finite({**trunk.state, **{f"head.{key}": value for key, value in head.state.items()}}, path)
     metadata = metadata or default_metadata(name, found.layout, trunk.state)
+    channels = trunk.state[first_conv(name)].shape[1]
+    if metadata.in_channels != channels:  # before a network of that size is allocated
+        raise ValueError(f"{path}: its metadata has {metadata.in_channels} input channels, its weights {channels}")
     return ExtractedState(path, found.layout, chosen, metadata, trunk, head, (*unused_keys, *outer))
 
 

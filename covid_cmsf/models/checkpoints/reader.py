@@ -1,10 +1,12 @@
-"""Read the entries of a weights file without executing code in it.
+"""Read the entries of a weights file without executing code in it, and verify them.
 
 Two formats are read: torch's (zip, and the older one before torch 1.6) with the restricted unpickler, and
-safetensors. Each kind of damaged or unsafe file has its own error message.
+safetensors. Each kind of damaged or unsafe file has its own error message. Files of this package are compared with the
+checksums that were written with them: CRC-32 in torch files, SHA-256 in safetensors.
 """
 
 import argparse
+import logging
 import pickle
 import re
 import struct
@@ -14,14 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
+from covid_cmsf.models.checkpoints.torch_file import damaged_record
+from covid_cmsf.verified_files import DamagedFileError, read_tensors
+
+logger = logging.getLogger(__name__)
 # A plain container of attributes; the official MSF and CMSF code stores its command-line arguments in one.
 SAFE_GLOBALS: list[Any] = [argparse.Namespace]
 ZIP_MAGIC, PICKLE_MAGIC = b"PK\x03\x04", b"\x80"
 # Raised by torch.load on damaged files.
 READ_ERRORS = (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, OSError, struct.error)
 DAMAGED_HINT = "copy or download it again"
+OUR_ENTRIES = {"format", "encoder", "state"}  # of a training checkpoint of this package
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,11 @@ def read_checkpoint_file(path: Path) -> CheckpointFile:
     if start[8:9] == b"{":
         return _read_safetensors(path)
     if start.startswith((ZIP_MAGIC, PICKLE_MAGIC)):
-        return CheckpointFile(path, _as_mapping(path, _read_torch(path)))
+        values = _as_mapping(path, _read_torch(path))
+        _check_sizes(path, values)
+        if start.startswith(ZIP_MAGIC):
+            _check_records(path, ours=values.keys() >= OUR_ENTRIES)
+        return CheckpointFile(path, values)
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     guess = (
@@ -69,12 +80,8 @@ def read_checkpoint_file(path: Path) -> CheckpointFile:
 
 
 def _read_safetensors(path: Path) -> CheckpointFile:
-    try:
-        with safe_open(path, framework="pt") as file:
-            values = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-            return CheckpointFile(path, values, file.metadata() or {})
-    except SafetensorError as error:
-        raise ValueError(f"{path} is a truncated or damaged safetensors file ({error}): {DAMAGED_HINT}") from None
+    values, header = read_tensors(path, hint=DAMAGED_HINT)
+    return CheckpointFile(path, values, header)
 
 
 def _read_torch(path: Path) -> object:
@@ -88,6 +95,30 @@ def _read_torch(path: Path) -> object:
             raise ValueError(f"{path} is a TorchScript program, not weights; save its state_dict() instead") from None
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} is a truncated or damaged torch file ({first_line}): {DAMAGED_HINT}") from None
+
+
+def _check_sizes(path: Path, values: Mapping[str, Any]) -> None:
+    """Raise ValueError if a tensor claims more elements than are stored: a copy of it would fill the memory."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            _check_sizes(path, value)
+        elif isinstance(value, Tensor) and value.layout == torch.strided:
+            stored = value.untyped_storage().nbytes() // value.element_size()
+            if value.numel() > stored:
+                raise ValueError(
+                    f"{path}: {key} has shape {tuple(value.shape)}, but only {stored:,} of its {value.numel():,} "
+                    "values are stored; save it again with .contiguous()"
+                )
+
+
+def _check_records(path: Path, *, ours: bool) -> None:
+    """Compare the checksums; of other projects' files, which may have been written without them, only warn."""
+    record = damaged_record(path)
+    if record is not None and ours:
+        reason = f"{record} differs from its checksum"
+        raise DamagedFileError(f"{path} is a truncated or damaged torch file ({reason}): {DAMAGED_HINT}")
+    if record is not None:
+        logger.warning("%s: %s differs from its checksum: it is damaged, or was written without them", path, record)
 
 
 def _unsafe_message(path: Path, message: str) -> str:

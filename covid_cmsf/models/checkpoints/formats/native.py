@@ -14,14 +14,13 @@ for `banks.main.*`, and configuration keys from before they were renamed. Such a
 
 from pathlib import Path
 
-from safetensors.torch import save
 from torch import nn
 
-from covid_cmsf.files import atomic_path
 from covid_cmsf.models.checkpoints.layout import Branch, CheckpointLayout
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata, parse_metadata
-from covid_cmsf.models.checkpoints.reader import CheckpointFile
+from covid_cmsf.models.checkpoints.reader import OUR_ENTRIES, CheckpointFile
 from covid_cmsf.models.encoder import Encoder
+from covid_cmsf.verified_files import write_tensors
 
 HEADER_KEY = "covid_cmsf"
 CHECKPOINT_FORMAT = 2  # what training writes
@@ -53,7 +52,7 @@ def native_layout(file: CheckpointFile) -> CheckpointLayout | None:
     """Return the native layout that the file's header or entries announce, or None for other files."""
     if file.header is not None and HEADER_KEY in file.header:
         return EXCHANGE_LAYOUT
-    return CHECKPOINT_LAYOUT if {"format", "encoder", "state"} <= file.values.keys() else None
+    return CHECKPOINT_LAYOUT if file.values.keys() >= OUR_ENTRIES else None
 
 
 def file_metadata(file: CheckpointFile) -> EncoderMetadata:
@@ -80,6 +79,4 @@ def save_encoder(
     state = {f"encoder.{key}": tensor for key, tensor in encoder.state_dict().items()}
     if projector is not None:
         state |= {f"projector.{key}": tensor for key, tensor in projector.state_dict().items()}
-    contiguous = {key: tensor.detach().cpu().contiguous() for key, tensor in state.items()}
-    with atomic_path(Path(path)) as temporary:
-        temporary.write_bytes(save(contiguous, metadata={HEADER_KEY: metadata.model_dump_json()}))
+    write_tensors(path, state, metadata={HEADER_KEY: metadata.model_dump_json()})
