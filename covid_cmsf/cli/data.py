@@ -15,6 +15,8 @@ from covid_cmsf.cli.options import Clips, Columns, Json, NewFile, NewFolder, See
 from covid_cmsf.logs import console
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from covid_cmsf.clips.records import ClipRecord
 
 
@@ -272,7 +274,7 @@ def known_fraction(
     typer.echo(f"{out}: {int((labels >= 0).sum())} of {len(records)} images are labeled")
 
 
-def _training_records(clips: str, split: str) -> "list[ClipRecord]":
+def _training_records(clips: str, split: str) -> "Sequence[ClipRecord]":
     from covid_cmsf.clips import open_clips
 
     return open_clips(clips).select(split, "train")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.flow_codec import decode_flow
-from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.clips.records import ClipRecord, get_column, take_records
 
 
 class Clips(ABC):
@@ -24,7 +24,7 @@ class Clips(ABC):
         (torch.Size([3, 3, 48, 64]), torch.Size([3, 2, 48, 64]))
     """
 
-    records: list[ClipRecord]
+    records: Sequence[ClipRecord]
     splits: Mapping[str, Mapping[str, str]]  # {"1": {video_id: "train"}}
     modalities: tuple[str, ...]  # stored modalities: rgb, flow
     flow_bound: float  # pixels: stored flow is clipped to +-flow_bound
@@ -39,15 +39,17 @@ class Clips(ABC):
         raw = self.read_raw(record, modality, frame_indices)
         return torch.from_numpy(decode_flow(raw.numpy(), self.flow_bound)) if modality == "flow" else raw
 
-    def select(self, split: str, subset: str) -> list[ClipRecord]:
+    def select(self, split: str, subset: str) -> Sequence[ClipRecord]:
         """Return the records of a subset (train, val, test) of a split ("1", ...); ValueError if there are none."""
         if split not in self.splits:
             raise ValueError(f"no split {split!r}; these clips have splits: {', '.join(self.splits) or 'none'}")
-        chosen = [record for record in self.records if self.splits[split].get(record.video_id) == subset]
+        subset_of = self.splits[split]
+        ids = get_column(self.records, "video_id")
+        chosen = [index for index, video_id in enumerate(ids) if subset_of.get(video_id) == subset]
         if not chosen:
-            subsets = sorted(set(self.splits[split].values()))
+            subsets = sorted(set(subset_of.values()))
             raise ValueError(f"no video in subset {subset!r} of split {split!r}; it has: {', '.join(subsets)}")
-        return chosen
+        return take_records(self.records, chosen)
 
 
 def check_request(record: ClipRecord, modality: str, frame_indices: Sequence[int], modalities: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.clips.records import ClipRecord, get_column
 from covid_cmsf.files import write_text_atomic
 
 logger = logging.getLogger(__name__)
@@ -55,11 +55,16 @@ def noisy_labels(records: Sequence[ClipRecord], *, rate: float, seed: int, strat
     """
     if not 0 <= rate < 1:
         raise ValueError(f"noise rate {rate}: it must be at least 0 and below 1")
-    order = sorted(range(len(records)), key=lambda i: sample_name(records[i]))
-    true_labels = np.array([records[i].label for i in order], dtype=np.int64)
+    order = _order_by_name(records)
+    true_labels = np.array(get_column(records, "label"), dtype=np.int64)[order]
     labels = np.empty_like(true_labels)
-    labels[np.array(order, dtype=np.int64)] = corrupt_labels(true_labels, rate=rate, seed=seed, stratified=stratified)
+    labels[order] = corrupt_labels(true_labels, rate=rate, seed=seed, stratified=stratified)
     return labels
+
+
+def _order_by_name(records: Sequence[ClipRecord]) -> NDArray[np.int64]:
+    names = [video_id.removeprefix(TRAIN_PREFIX) for video_id in get_column(records, "video_id")]
+    return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
 
 
 def corrupt_labels(true_labels: Labels, *, rate: float, seed: int, stratified: bool) -> Labels:
@@ -87,7 +92,7 @@ def write_noisy_labels(path: Path, records: Sequence[ClipRecord], labels: Labels
 
     Return the SHA-256 of the label file.
     """
-    order = sorted(range(len(records)), key=lambda i: sample_name(records[i]))
+    order = _order_by_name(records).tolist()
     invalid = next((sample_name(record) for record in records if "\n" in sample_name(record)), None)
     if invalid is not None:
         raise ValueError(f"a label file has one name per line; this name has a line break: {invalid!r}")

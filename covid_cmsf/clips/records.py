@@ -5,18 +5,22 @@ paths below the store: `names` says which are valid, and every table is checked 
 """
 
 import csv
-import io
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from itertools import islice
+from operator import attrgetter, lt
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
+from covid_cmsf.clips.columns import CHUNK_SIZE, ColumnBuilder, ColumnTable
 from covid_cmsf.clips.names import check_texts, check_video_ids
 from covid_cmsf.config import Config, validate
-from covid_cmsf.files import write_text_atomic
+from covid_cmsf.files import atomic_path
 
 FORMAT_VERSION: Literal[1] = 1
 KEYFRAME_DISTANCE = 8
@@ -48,85 +52,131 @@ class Failure:
     reason: str
 
 
-def read_manifest(path: Path) -> list[ClipRecord]:
-    """Return the records in file order; ValueError with the row number if a row is malformed."""
-    types = {field.name: field.type for field in fields(ClipRecord)}
-    records = []
-    for number, row in enumerate(_read_rows(path, types), start=2):
+def read_manifest(path: Path) -> ColumnTable[ClipRecord]:
+    """Return the records in file order; ValueError with the row number if a row is malformed.
+
+    Fields of `ClipRecord` with a default are optional columns.
+    """
+    defaults = {field.name: str(field.default) for field in fields(ClipRecord) if field.default is not MISSING}
+    required = [field.name for field in fields(ClipRecord) if field.name not in defaults]
+    table, last_id, is_sorted = ColumnBuilder(ClipRecord), "", True
+    for first_row, columns in _read_columns(path, required, optional=defaults):
+        ids = columns["video_id"]
+        is_sorted = is_sorted and (last_id < ids[0] or first_row == 2) and all(map(lt, ids, ids[1:]))
+        last_id = ids[-1]
+        check_video_ids(ids, f"{path}, from row {first_row} on")
+        check_texts([*columns["source"], *columns["class_name"]], path)
+        chunk = {**{name: [value] * len(ids) for name, value in defaults.items()}, **columns}
         try:
-            values = {key: _convert(types[key], value) for key, value in row.items()}
-            records.append(ClipRecord(**values))  # type: ignore[arg-type]
-        except ValueError as error:
-            raise ValueError(f"{path}, row {number}: {error}") from None
-    ids = [record.video_id for record in records]
-    check_video_ids(ids, path)
-    check_texts((text for record in records for text in (record.source, record.class_name)), path)
-    if len(set(ids)) != len(ids):
-        duplicate = next(video_id for video_id in ids if ids.count(video_id) > 1)
-        raise ValueError(f"{path}: two rows have video_id {duplicate!r}")
+            table.add(chunk)
+        except ValueError:
+            raise _first_row_error(path, first_row, chunk) from None
+    records = table.build()
+    if not is_sorted:  # as `write_manifest` leaves it: then no two ids are equal
+        duplicate = next((name for name, count in Counter(records.column("video_id")).items() if count > 1), None)
+        if duplicate is not None:
+            raise ValueError(f"{path}: two rows have video_id {duplicate!r}")
     return records
 
 
+def _first_row_error(path: Path, first_row: int, columns: Mapping[str, Sequence[str]]) -> ValueError:
+    """Return the error of the first malformed row of a chunk."""
+    for offset in range(len(columns["video_id"])):
+        try:
+            ColumnBuilder(ClipRecord).add({name: values[offset : offset + 1] for name, values in columns.items()})
+        except ValueError as error:
+            return ValueError(f"{path}, row {first_row + offset}: {error}")
+    raise AssertionError("no row of the chunk is malformed")
+
+
 def write_manifest(path: Path, records: Iterable[ClipRecord]) -> None:
-    """Write the records sorted by video_id, so that the same videos give the same bytes."""
-    ordered = sorted(records, key=lambda record: record.video_id)
-    _write_rows(path, [field.name for field in fields(ClipRecord)], map(asdict, ordered))
+    """Write the records sorted by video_id, so that the same videos give the same bytes.
+
+    A column with a default is left out if no record has another value.
+    """
+    ordered = sorted(records, key=attrgetter("video_id"))
+    columns = [
+        field.name
+        for field in fields(ClipRecord)
+        if field.default is MISSING or any(getattr(record, field.name) != field.default for record in ordered)
+    ]
+    _write_rows(path, columns, map(attrgetter(*columns), ordered))
+
+
+def get_column(records: Sequence[ClipRecord], name: str) -> list[Any]:
+    """Return one field of all records; of a table of columns, without making the records."""
+    return records.column(name) if isinstance(records, ColumnTable) else [getattr(one, name) for one in records]
+
+
+def take_records(records: Sequence[ClipRecord], indices: Sequence[int]) -> Sequence[ClipRecord]:
+    """Return the records at `indices`; of a table of columns, without copying them."""
+    return records.take(indices) if isinstance(records, ColumnTable) else [records[index] for index in indices]
 
 
 def read_failures(path: Path) -> list[Failure]:
     """Return the failures; a missing file means none."""
     if not path.exists():
         return []
-    failures = [Failure(**row) for row in _read_rows(path, [field.name for field in fields(Failure)])]
-    check_video_ids([failure.video_id for failure in failures], path)
+    names = [field.name for field in fields(Failure)]
+    failures = []
+    for first_row, columns in _read_columns(path, names):
+        check_video_ids(columns["video_id"], f"{path}, from row {first_row} on")
+        failures += [Failure(*values) for values in zip(*(columns[name] for name in names), strict=True)]
     return failures
 
 
 def write_failures(path: Path, failures: Iterable[Failure]) -> None:
     """Write the failures sorted by video_id."""
-    ordered = sorted(failures, key=lambda failure: failure.video_id)
-    _write_rows(path, [field.name for field in fields(Failure)], map(asdict, ordered))
+    names = [field.name for field in fields(Failure)]
+    _write_rows(path, names, map(attrgetter(*names), sorted(failures, key=attrgetter("video_id"))))
 
 
 def read_split(path: Path) -> dict[str, str]:
     """Return {video_id: subset}, where the subset (column `split`) is train, test or val."""
-    split = {row["video_id"]: row["split"] for row in _read_rows(path, ["video_id", "split"])}
-    check_video_ids(list(split), path)
+    split: dict[str, str] = {}
+    for first_row, columns in _read_columns(path, ["video_id", "split"]):
+        check_video_ids(columns["video_id"], f"{path}, from row {first_row} on")
+        split.update(zip(columns["video_id"], map(sys.intern, columns["split"]), strict=True))
     return split
 
 
 def write_split(path: Path, split: Mapping[str, str]) -> None:
     """Write {video_id: subset} sorted by video_id."""
-    rows = ({"video_id": video_id, "split": split[video_id]} for video_id in sorted(split))
-    _write_rows(path, ["video_id", "split"], rows)
+    _write_rows(path, ["video_id", "split"], sorted(split.items()))
 
 
-def _convert(kind: object, value: str) -> str | int | float:
-    return int(value) if kind is int else float(value) if kind is float else value
-
-
-def _read_rows(path: Path, columns: Iterable[str]) -> list[dict[str, str]]:
+def _read_columns(
+    path: Path, required: Iterable[str], optional: Iterable[str] = ()
+) -> Iterator[tuple[int, dict[str, list[str]]]]:
+    """Yield (number of the first row, {column: values}) for some thousand rows at a time."""
     if not path.is_file():
         raise FileNotFoundError(f"no table {path}")
-    text = path.read_bytes().decode("utf-8", "surrogateescape")
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    if set(reader.fieldnames or []) != set(columns):
-        raise ValueError(f"{path}: columns are {reader.fieldnames}, expected {list(columns)}")
-    rows = []
-    for number, row in enumerate(reader, start=2):
-        if None in row or None in row.values():
-            raise ValueError(f"{path}, row {number}: wrong number of columns")
-        rows.append(row)
-    return rows
+    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        reader = csv.reader(file)
+        names = next(reader, [])
+        if not set(required) <= set(names) <= {*required, *optional} or len(set(names)) != len(names):
+            raise ValueError(f"{path}: columns are {names}, expected {list(required)}")
+        rows, number = filter(None, reader), 2
+        try:
+            while chunk := list(islice(rows, CHUNK_SIZE)):
+                malformed = next((i for i, row in enumerate(chunk) if len(row) != len(names)), None)
+                if malformed is not None:
+                    raise ValueError(f"{path}, row {number + malformed}: wrong number of columns")
+                yield number, dict(zip(names, map(list, zip(*chunk, strict=True)), strict=True))
+                number += len(chunk)
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
 
 
-def _write_rows(path: Path, columns: list[str], rows: Iterable[Mapping[str, object]]) -> None:
-    text = io.StringIO(newline="")
-    # All text is quoted: csv does not quote a lone carriage return in a name, and then can't read it back.
-    writer = csv.DictWriter(text, columns, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text_atomic(path, text.getvalue())
+def _write_rows(path: Path, columns: list[str], rows: Iterable[Sequence[object]]) -> None:
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
+        # All text is quoted: csv does not quote a lone carriage return in a name, and then can't read it back.
+        writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+        writer.writerow(columns)
+        writer.writerows(rows)
 
 
 # store.json

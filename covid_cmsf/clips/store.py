@@ -3,7 +3,7 @@
 Shapes: T frames, H x W pixels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -25,7 +25,9 @@ from covid_cmsf.clips.records import (
 
 
 class ClipStore(Clips):
-    """A clip store as written by `covid-cmsf preprocess`. Has no open files, so it can be sent to worker processes.
+    """A clip store as written by `covid-cmsf preprocess`.
+
+    It has no open files, so it can be sent to worker processes; they share one copy of the records.
 
     Example:
         >>> store = cc.ClipStore.open("clips/ucf101")
@@ -33,9 +35,9 @@ class ClipStore(Clips):
         (0, 20.0)
     """
 
-    def __init__(self, path: Path, info: StoreInfo, records: list[ClipRecord], *, decoder: str = "auto") -> None:
+    def __init__(self, path: Path, info: StoreInfo, records: Sequence[ClipRecord], *, decoder: str = "auto") -> None:
         self.path, self.info, self.records = path, info, records
-        self.splits = {file.stem: read_split(file) for file in sorted((path / "splits").glob("*.csv"))}
+        self.splits = SplitFiles(path / "splits")
         self.modalities: tuple[str, ...] = info.modalities
         self.flow_bound = info.flow.bound if info.flow is not None else 0.0
         self._decoder = choose_decoder(decoder)
@@ -65,3 +67,31 @@ class ClipStore(Clips):
                 return torch.from_numpy(video.read_rgb(frame_indices)).permute(0, 3, 1, 2)
         except ValueError as error:
             raise ValueError(f"{path}: {error}; `covid-cmsf clips check` finds all damaged files") from error
+
+
+class SplitFiles(Mapping[str, Mapping[str, str]]):
+    """{name: {video_id: subset}} of a folder of CSV files, each read when it is first used.
+
+    Worker processes get the names only: they read videos, not splits.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._paths = {file.stem: file for file in sorted(folder.glob("*.csv"))}
+        self._splits: dict[str, dict[str, str]] = {}
+
+    def __getitem__(self, name: str) -> Mapping[str, str]:
+        if name not in self._splits:
+            self._splits[name] = read_split(self._paths[name])
+        return self._splits[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._paths  # not by reading the file
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_paths": self._paths, "_splits": {}}

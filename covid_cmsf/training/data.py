@@ -20,11 +20,11 @@ from covid_cmsf.clips.labels import (
     sample_labeled_fraction,
     sample_name,
 )
-from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.clips.records import ClipRecord, get_column
 from covid_cmsf.logs import progress_bar
 from covid_cmsf.training.config import LabelConfig, TrainConfig
 from covid_cmsf.training.distributed import DistributedContext
-from covid_cmsf.views.dataset import ViewDataset, num_usable_frames
+from covid_cmsf.views.dataset import ViewDataset, usable_records
 from covid_cmsf.views.loader import ViewLoader
 from covid_cmsf.views.modalities import get_modality
 
@@ -40,10 +40,9 @@ class TrainData:
 
     def fingerprint(self) -> str:
         """Return a hash of the videos, their lengths and labels: a run resumes only on the same data."""
-        entries = [
-            [one.video_id, one.source, one.label, one.num_frames, one.num_flow, seen]
-            for one, seen in zip(self.views.records, self.labels.tolist(), strict=True)
-        ]
+        names = ("video_id", "source", "label", "num_frames", "num_flow")
+        columns = [get_column(self.views.records, name) for name in names]
+        entries = list(zip(*columns, self.labels.tolist(), strict=True))
         return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
@@ -54,8 +53,7 @@ def open_data(
     clips = open_clips(config.clips)
     seen = [one for one in map(get_modality, (*online, *target, *cached)) if one.stored_modality in clips.modalities]
     check_modalities(clips, [*online, *target, *cached])
-    records = [one for one in clips.select(config.split, config.subset) if num_usable_frames(one, seen) >= 1]
-    records = select_listed(records, config.labels)
+    records = select_listed(usable_records(clips.select(config.split, config.subset), seen), config.labels)
     needed = tuple(dict.fromkeys((*online, *target)))
     chosen = config.views.model_copy(update={"modalities": needed})
     stored = sorted({get_modality(name).stored_modality for name in needed})
@@ -65,7 +63,7 @@ def open_data(
     defer = config.runtime.device != "cpu" and torch.cuda.is_available()
     views = ViewDataset(clips, records, chosen, seed=config.seed, defer=defer, online=online, target=target)
     labels = visible_labels(views.records, config.labels)
-    highest = max(max(record.label for record in views.records), int(labels.max()))
+    highest = max(*get_column(views.records, "label"), int(labels.max()))
     return TrainData(clips, views, labels, highest + 1)
 
 
@@ -91,10 +89,10 @@ def make_loader(data: TrainData, config: TrainConfig, dist: DistributedContext) 
     )
 
 
-def select_listed(records: Sequence[ClipRecord], chosen: LabelConfig) -> list[ClipRecord]:
+def select_listed(records: Sequence[ClipRecord], chosen: LabelConfig) -> Sequence[ClipRecord]:
     """Return the records that the label file lists: it replaces the list of samples, as in the official code."""
     if chosen.file is None:
-        return list(records)
+        return records
     listed = read_noisy_labels(Path(chosen.file)).labels
     kept = [record for record in records if sample_name(record) in listed]
     if len(kept) < len(listed):

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from covid_cmsf.clips.base import Clips
-from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.clips.records import ClipRecord, get_column, take_records
 from covid_cmsf.clips.sampling import two_clips
 from covid_cmsf.config import validate
 from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
@@ -96,11 +96,13 @@ class ViewDataset(Dataset[Sample]):
             raise ValueError(
                 f"these clips have {', '.join(clips.modalities)}; modality {missing[0]!r} can't be read from them"
             )
-        self.records = [record for record in records if num_usable_frames(record, self.modalities) >= 1]
+        self.records = usable_records(records, self.modalities)
         if not self.records:
             raise ValueError(f"no video has enough frames for modalities {', '.join(config.modalities)}")
-        names = sorted({record.source for record in self.records})
-        self._source_of = {name: number for number, name in enumerate(names)}
+        sources = get_column(self.records, "source")
+        number_of = {name: number for number, name in enumerate(sorted(set(sources)))}
+        # (N,) index of each video's source; an array, as it is sent to every worker process
+        self._sources = np.fromiter(map(number_of.__getitem__, sources), dtype=np.int32)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -127,7 +129,7 @@ class ViewDataset(Dataset[Sample]):
             modality_views, modality_params = self._make_view(stored[view], spec, rng, self._view_modalities[view])
             views.append(modality_views)
             params.append(modality_params)
-        source, label = self._source_of[record.source], record.label
+        source, label = int(self._sources[video]), record.label
         return Sample(tuple(views), video, source, label, read_error, tuple(params) if self.defer else ())
 
     def _make_view(
@@ -186,7 +188,7 @@ def _change_config(config: ViewConfig, changes: Mapping[str, object]) -> ViewCon
     return validate(ViewConfig, {**config.model_dump(), **given}, origin="ViewDataset") if given else config
 
 
-def _select_records(clips: Clips, split: str | None, subset: str | None) -> list[ClipRecord]:
+def _select_records(clips: Clips, split: str | None, subset: str | None) -> Sequence[ClipRecord]:
     if split is not None:
         return clips.select(split, subset or "train")
     if subset is not None:
@@ -200,6 +202,15 @@ def num_usable_frames(record: ClipRecord, modalities: Sequence[Modality]) -> int
     counts += [record.num_flow for modality in modalities if modality.stored_modality == "flow"]
     counts += [record.num_frames - 1 for modality in modalities if modality.frame_difference]
     return min(counts)
+
+
+def usable_records(records: Sequence[ClipRecord], modalities: Sequence[Modality]) -> Sequence[ClipRecord]:
+    """Return the records with at least one frame index that is valid for all modalities."""
+    num_frames, num_flow = (np.array(get_column(records, name), dtype=np.int64) for name in ("num_frames", "num_flow"))
+    usable = num_frames >= (2 if any(modality.frame_difference for modality in modalities) else 1)
+    if any(modality.stored_modality == "flow" for modality in modalities):
+        usable &= num_flow >= 1
+    return take_records(records, np.flatnonzero(usable).tolist())
 
 
 def required_frames(modality: Modality, frame_indices: list[int], *, single: int) -> list[int]:

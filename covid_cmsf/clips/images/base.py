@@ -27,7 +27,7 @@ class Images(Clips):
     def __init__(self, records: list[ClipRecord]) -> None:
         self.filter_(records)
 
-    def filter_(self, records: list[ClipRecord]) -> None:
+    def filter_(self, records: Sequence[ClipRecord]) -> None:
         """Keep only these records, in place; the subset is the first component of the id."""
         self.records = records
         self.splits = {SPLIT: {record.video_id: record.video_id.split("/")[0] for record in records}}

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.base import Clips
-from covid_cmsf.clips.records import ClipRecord, read_split
+from covid_cmsf.clips.records import ClipRecord, get_column, read_split, take_records
 
 # N videos
 
@@ -170,7 +170,7 @@ class SplitVideos:
     """
 
     name: str
-    records: tuple[ClipRecord, ...]
+    records: Sequence[ClipRecord]
     subsets: tuple[str, ...]
     missing: tuple[tuple[str, str, str], ...]
 
@@ -181,17 +181,19 @@ def load_split(clips: Clips, name: str | None = None) -> SplitVideos:
     The default is the split "1", or the only one.
     """
     split_name, table = _split_table(clips, name)
-    available = {record.video_id for record in clips.records}
-    records = tuple(record for record in clips.records if record.video_id in table)
-    if not records:
+    ids = get_column(clips.records, "video_id")
+    chosen = [index for index, video_id in enumerate(ids) if video_id in table]
+    if not chosen:
         raise ValueError(f"none of the {len(table)} videos of split {split_name!r} is among these clips")
     reasons = {failure.video_id: f"{failure.stage}: {failure.reason}" for failure in getattr(clips, "failures", [])}
+    available = set(ids)
     missing = tuple(
         (video_id, subset, reasons.get(video_id, "not among the clips"))
         for video_id, subset in sorted(table.items())
         if video_id not in available
     )
-    return SplitVideos(split_name, records, tuple(table[record.video_id] for record in records), missing)
+    subsets = tuple(table[ids[index]] for index in chosen)
+    return SplitVideos(split_name, take_records(clips.records, chosen), subsets, missing)
 
 
 def _split_table(clips: Clips, name: str | None) -> tuple[str, Mapping[str, str]]:
