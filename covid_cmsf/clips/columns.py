@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import accumulate, islice
+from operator import eq
 from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -43,6 +44,11 @@ class ColumnTable(Sequence[Row], Generic[Row]):
             rows = self._rows[start : start + CHUNK_SIZE]
             for values in zip(*(self._values(name, rows) for name in self._types), strict=True):
                 yield self._row_type(*values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
 
     def column(self, name: str) -> list[Any]:
         """Return one field of every row, without making row objects."""

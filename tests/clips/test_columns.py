@@ -18,7 +18,7 @@ from tools.benchmarks.scale import make_store, measure_open
 
 NAMES = ["plain", 'a "quoted", name', "[1]{2}*?", "caf\udce9", "日本", "", " space"]
 RECORDS = [
-    ClipRecord(f"c/{i:04d}{NAMES[i % 7]}", NAMES[i % 7], f"class {i % 3}", i % 3 - 1, i, i // 2, 25 / (i + 1), 4, 2, "ab")
+    ClipRecord(f"c/{i:04d}{NAMES[i % 7]}", NAMES[i % 7], f"c{i % 3}", i % 3 - 1, i, i // 2, 25 / (i + 1), 4, 2, "ab")
     for i in range(700)
 ]
 
@@ -31,6 +31,7 @@ def table(tmp_path: Path) -> ColumnTable[ClipRecord]:
 
 def test_a_table_reads_as_the_list_of_its_records(table: ColumnTable[ClipRecord]) -> None:
     assert len(table) == len(RECORDS) and list(table) == RECORDS
+    assert table == RECORDS and table[:] == table and table != RECORDS[1:] and table != [*RECORDS[:-1], RECORDS[0]]
     assert [table[i] for i in (0, 5, 699, -1, -700)] == [RECORDS[i] for i in (0, 5, 699, -1, -700)]
     assert list(table[3:600:7]) == RECORDS[3:600:7] and list(reversed(table)) == RECORDS[::-1]
     with pytest.raises(IndexError):
