@@ -25,6 +25,17 @@ def save_contact_sheet(clips: Clips, records: Sequence[ClipRecord], out: Path, *
         figure.savefig(temporary, format="png")
 
 
+def pick_examples(records: Sequence[ClipRecord], most: int) -> list[ClipRecord]:
+    """Return the first video of each class, at most `most`; if nothing is labeled, videos spread over all of them."""
+    first_of_class: dict[str, ClipRecord] = {}
+    for record in records:
+        first_of_class.setdefault(record.class_name, record)
+    if set(first_of_class) != {""}:
+        return list(first_of_class.values())[:most]
+    count = min(most, len(records))
+    return [records[i * len(records) // count] for i in range(count)]
+
+
 def _height(record: ClipRecord) -> float:
     aspect = record.height / record.width if record.width else 0.75
     return TITLE + CELL * aspect * (2 if record.num_flow else 1)

@@ -35,6 +35,15 @@ class SampleKey:
     video: int
 
 
+@dataclass(frozen=True)
+class DrawnView:
+    """What was drawn for one view: the preset's name, the frames of its clip, and the one that `frame` shows."""
+
+    preset: str
+    frame_indices: list[int]
+    single_frame: int
+
+
 class ViewDataset(Dataset[Sample]):
     """Two augmented views of each video, online and target, in one or more modalities.
 
@@ -119,11 +128,9 @@ class ViewDataset(Dataset[Sample]):
         raise RuntimeError(f"{MAX_REPLACEMENTS} videos in a row could not be read; the first: {read_error}")
 
     def _make_sample(self, video: int, rng: np.random.Generator, read_error: str) -> Sample:
-        record, config = self.records[video], self.config
-        specs = sample_view_specs(config.pairing, rng, num_clips=config.num_clips)
-        lengths = {"length": config.length, "stride": config.stride}
-        frame_indices = two_clips(num_usable_frames(record, self.modalities), rng, pad_mode=config.pad_mode, **lengths)
-        stored = self._read(record, [frame_indices[spec.clip] for spec in specs], int(rng.integers(config.length)))
+        record = self.records[video]
+        specs, frame_indices, single = self._draw_clips(record, rng)
+        stored = self._read(record, frame_indices, single)
         views, params = [], []
         for view, spec in enumerate(specs):
             modality_views, modality_params = self._make_view(stored[view], spec, rng, self._view_modalities[view])
@@ -131,6 +138,23 @@ class ViewDataset(Dataset[Sample]):
             params.append(modality_params)
         source, label = int(self._sources[video]), record.label
         return Sample(tuple(views), video, source, label, read_error, tuple(params) if self.defer else ())
+
+    def _draw_clips(
+        self, record: ClipRecord, rng: np.random.Generator
+    ) -> tuple[tuple[ViewSpec, ViewSpec], list[list[int]], int]:
+        """Return the specs of both views, the frames of their clips, and the position of the modality `frame`."""
+        config = self.config
+        specs = sample_view_specs(config.pairing, rng, num_clips=config.num_clips)
+        lengths = {"length": config.length, "stride": config.stride}
+        clips = two_clips(num_usable_frames(record, self.modalities), rng, pad_mode=config.pad_mode, **lengths)
+        return specs, [clips[spec.clip] for spec in specs], int(rng.integers(config.length))
+
+    def drawn_views(self, key: SampleKey) -> list[DrawnView]:
+        """Return what is drawn for the views of a sample whose video can be read: (online, target)."""
+        rng = np.random.default_rng([self.seed, key.epoch, key.position])
+        record = self.records[key.video]
+        specs, clips, single = self._draw_clips(record, np.random.default_rng(rng.integers(2**63)))
+        return [DrawnView(spec.preset, clip, clip[single]) for spec, clip in zip(specs, clips, strict=True)]
 
     def _make_view(
         self, stored: Views, spec: ViewSpec, rng: np.random.Generator, wanted: Sequence[Modality]
