@@ -1,4 +1,4 @@
-"""Write files atomically (temporary name, fsync, rename) and hash them.
+"""Read files with errors that name them, write them atomically (temporary name, fsync, rename), and hash them.
 
 A file has its final name only when it is complete, even after a crash.
 """
@@ -9,6 +9,25 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def check_regular_file(path: Path, kind: str = "file") -> None:
+    """Raise FileNotFoundError or ValueError unless `path` is a regular file: opening a pipe would wait forever."""
+    if not path.is_file():
+        if path.exists():
+            raise ValueError(f"{path} is not a regular file")
+        raise FileNotFoundError(f"no {kind} {path}")
+
+
+def read_text(path: Path) -> str:
+    """Return the UTF-8 text of a file, without a byte-order mark; ValueError with file and line if it is not UTF-8."""
+    check_regular_file(path)
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}, line {line}: byte {data[error.start]:#04x} is not UTF-8 text") from None
 
 
 @contextmanager

@@ -8,6 +8,7 @@ Results (tables, JSON) go to stdout and are not logged.
 
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,20 @@ from rich.logging import RichHandler
 from rich.progress import Progress
 
 console = Console(stderr=True)
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line break
 ROOT_LOGGERS = ("covid_cmsf", "preprocess")
+
+
+def printable(text: str) -> str:
+    """Replace control characters by `\\x1b` and so on: a file's name must not send escape codes to the terminal."""
+    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+class PrintableFormatter(logging.Formatter):
+    """The message alone, printable."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 class JsonLinesFormatter(logging.Formatter):
@@ -44,6 +58,7 @@ def setup_logging(*, debug: bool = False, quiet: bool = False) -> None:
     Files added by `add_jsonl_file` and `add_text_file` get debug records in any case.
     """
     handler = RichHandler(console=console, show_path=False, show_level=True, markup=False, log_time_format="[%X]")
+    handler.setFormatter(PrintableFormatter("%(message)s"))
     handler.setLevel(logging.DEBUG if debug else logging.WARNING if quiet else logging.INFO)
     for root in ROOT_LOGGERS:
         logger = logging.getLogger(root)
@@ -75,6 +90,21 @@ def remove_handler(handler: logging.Handler) -> None:
     for root in ROOT_LOGGERS:
         logging.getLogger(root).removeHandler(handler)
     handler.close()
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration with one unit: `45 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Format a size with one unit: `12 kB`, `3.4 MB`, `1.2 TB`."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes / 1e3:.0f} kB"
 
 
 @contextmanager

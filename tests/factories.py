@@ -16,6 +16,8 @@ from pathlib import Path
 
 import av
 import cv2
+import lmdb
+import msgpack
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -108,6 +110,31 @@ def make_idx_folder(root: Path, *, classes: int = 3, train: int = 8, test: int =
         write_idx(root / f"{name}-images-idx3-ubyte{suffix}", images)
         write_idx(root / f"{name}-labels-idx1-ubyte{suffix}", labels.astype(np.uint8))
     return root
+
+
+def encode_jpeg(picture: NDArray[np.uint8]) -> bytes:
+    """Return a picture, (H, W) or (H, W, 3) in OpenCV's order of colors, as JPEG."""
+    written, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 100])
+    assert written
+    return bytes(data)
+
+
+def write_lmdb(path: Path, videos: dict[str, list[bytes]], *, old: bool = False) -> None:
+    """Write {video id: JPEG frames} in CoCLR's format; `old` is msgpack 0.6, which had one type for bytes and text."""
+
+    def pack(value: object) -> bytes:
+        return bytes(msgpack.packb(value, use_bin_type=not old))
+
+    names = sorted(videos, reverse=True)  # ids are shuffled there, so not in the order of the names here
+    keys = {name: b"%09d" % number for number, name in enumerate(names)}
+    insertion = sorted(names)
+    with lmdb.open(str(path), subdir=False, map_size=1 << 28) as environment, environment.begin(write=True) as file:
+        for name in names:
+            file.put(keys[name], pack(videos[name]))
+        file.put(b"__keys__", pack([keys[name] for name in insertion]))
+        file.put(b"__len__", pack(len(names)))
+        file.put(b"__order__", pack(names))
+        file.put(b"__vlen__", pack([len(videos[name]) for name in insertion]))
 
 
 def build_once(tmp_path_factory: pytest.TempPathFactory, name: str, build: Callable[[Path], None]) -> Path:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from covid_cmsf import exit_codes
 from covid_cmsf.cli.options import Clips, Columns, Json, NewFile, NewFolder, Seed
-from covid_cmsf.logs import console
+from covid_cmsf.logs import console, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from covid_cmsf.clips.records import ClipRecord
 
 
+MAX_SHOWN = 12  # videos on a contact sheet
 clips_app = typer.Typer(help="Inspect and check a clip store, merge shards.", no_args_is_help=True)
 Store = Annotated[Path, typer.Argument(help="Folder of the clip store.", show_default=False)]
 
@@ -83,7 +84,7 @@ def check(
     with progress_bar("videos", len(store.records)) as advance:
         faults = check_store(store, num_workers=workers, on_video=advance)
     for fault in faults:
-        typer.echo(fault)
+        typer.echo(printable(fault))
     if faults:
         console.print(f"[red]{len(faults)} faults[/] in {len(store.records)} videos", highlight=False)
         raise typer.Exit(exit_codes.FAILED)
@@ -96,7 +97,11 @@ def show_clips(
     clips: Clips,
     out: NewFile,
     video: Annotated[
-        str, typer.Argument(help="Video id, or part of one; default: one video per class.", show_default=False)
+        str,
+        typer.Argument(
+            help="Video id, or part of one; default: one video per class, or some of unlabeled ones.",
+            show_default=False,
+        ),
     ] = "",
     columns: Columns = 8,
 ) -> None:
@@ -106,17 +111,18 @@ def show_clips(
     covid-cmsf clips show clips Archery -o sheet.png
     """
     from covid_cmsf.clips import open_clips
-    from covid_cmsf.clips.contact_sheet import save_contact_sheet
+    from covid_cmsf.clips.contact_sheet import pick_examples, save_contact_sheet
 
     opened = open_clips(clips)
     if video:
         found = [r for r in opened.records if r.video_id == video] or [r for r in opened.records if video in r.video_id]
     else:
-        found = list({record.class_name: record for record in reversed(opened.records)}.values())[::-1]
+        found = pick_examples(opened.records, MAX_SHOWN)
     if not found:
         raise ValueError(f"no video id in {clips} contains {video!r}; an example: {opened.records[0].video_id!r}")
-    save_contact_sheet(opened, found[:12], out, num_columns=columns)
-    typer.echo(f"wrote {out} ({min(len(found), 12)} of {len(found)} matching videos)")
+    save_contact_sheet(opened, found[:MAX_SHOWN], out, num_columns=columns)
+    of = f"{len(found)} matching videos" if video else f"{len(opened.records)} videos"
+    typer.echo(f"wrote {out} ({min(len(found), MAX_SHOWN)} of {of})")
 
 
 @clips_app.command()

@@ -42,7 +42,8 @@ class Clips(ABC):
     def select(self, split: str, subset: str) -> Sequence[ClipRecord]:
         """Return the records of a subset (train, val, test) of a split ("1", ...); ValueError if there are none."""
         if split not in self.splits:
-            raise ValueError(f"no split {split!r}; these clips have splits: {', '.join(self.splits) or 'none'}")
+            there = f"splits: {', '.join(self.splits)}" if self.splits else "none; name a file with PATH?splits=FILE"
+            raise ValueError(f"no split {split!r}; these clips have {there}")
         subset_of = self.splits[split]
         ids = get_column(self.records, "video_id")
         chosen = [index for index, video_id in enumerate(ids) if subset_of.get(video_id) == subset]

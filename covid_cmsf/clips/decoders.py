@@ -19,10 +19,12 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from covid_cmsf.files import check_regular_file
+
 Frames = NDArray[np.uint8]
 DECODERS = ("av", "decord")
 DEFAULT_FPS = Fraction(25)
-MAX_PIXELS = 64_000_000
+MAX_PIXELS = 36_000_000  # 8K has 33 million
 
 
 class VideoReader(Protocol):
@@ -63,8 +65,7 @@ def choose_decoder(name: str) -> str:
 
 def open_video(path: Path, decoder: str = "av") -> VideoReader:
     """Open a video file; ValueError with the decoder's message if it can't be read."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no video file {path}")
+    check_regular_file(path, "video file")
     return DecordReader(path) if choose_decoder(decoder) == "decord" else AvReader(path)
 
 
@@ -93,7 +94,7 @@ class AvReader:
     def frames(self) -> Iterator[Frames]:
         for frame in self._decode():
             if frame.width * frame.height > MAX_PIXELS:
-                raise ValueError(f"frames of {frame.width}x{frame.height} are too large")
+                raise ValueError(f"frames of {frame.width}x{frame.height} are too large: at most {MAX_PIXELS} pixels")
             yield np.rot90(self._rgb(frame), k=frame.rotation // 90).copy()
 
     def read_rgb(self, frame_indices: Sequence[int]) -> Frames:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from covid_cmsf.clips.decoders import open_video
+from covid_cmsf.clips.duplicates import find_duplicates
 from covid_cmsf.clips.records import (
     ClipRecord,
     Failure,
@@ -32,9 +33,10 @@ from covid_cmsf.files import atomic_path, write_text_atomic
 def check_store(store: ClipStore, *, num_workers: int = 1, on_video: Callable[[], None] = lambda: None) -> list[str]:
     """Decode every frame of every file; return the errors found, one sentence each, in a fixed order.
 
-    Lengths and sizes must match the manifest, no file may be missing or without a record.
+    Lengths and sizes must match the manifest, no file may be missing or without a record, and no source file may be in
+    two classes or in two subsets of a split.
     """
-    errors = [*_find_table_errors(store), *_find_orphan_files(store)]
+    errors = [*_find_table_errors(store), *find_duplicates(store.records, store.splits), *_find_orphan_files(store)]
     check = partial(check_video, store.path, store.info.modalities)
     if num_workers == 1:
         results: Iterator[list[str]] = map(check, store.records)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # Unicode's category Cc
 ESCAPED = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
+UCF_NAME = re.compile(r"v_.+_g\d+_c\d+$")
 RULE = "a video id is a relative path with / between its folders, without '..', '\\' and control characters"
 
 
@@ -42,6 +43,12 @@ def check_texts(texts: Sequence[str], origin: object) -> None:
     for text in texts:
         if CONTROL.search(text):
             raise ValueError(f"{origin}: {text!r} has a control character, which no class name or source may have")
+
+
+def guess_source(video_id: str) -> str:
+    """Return the source of a video in a format without one: the group for UCF-101's names, else the video itself."""
+    video = video_id.rsplit("/", 1)[-1]
+    return video.rsplit("_", 1)[0] if UCF_NAME.match(video) else video_id
 
 
 def escape_name(name: str) -> str:

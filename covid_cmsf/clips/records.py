@@ -20,7 +20,7 @@ from pydantic import Field
 from covid_cmsf.clips.columns import CHUNK_SIZE, ColumnBuilder, ColumnTable
 from covid_cmsf.clips.names import check_texts, check_video_ids
 from covid_cmsf.config import Config, validate
-from covid_cmsf.files import atomic_path
+from covid_cmsf.files import atomic_path, read_text
 
 FORMAT_VERSION: Literal[1] = 1
 KEYFRAME_DISTANCE = 8
@@ -223,7 +223,7 @@ def read_store_info(store: Path) -> StoreInfo:
     if not path.is_file():
         raise FileNotFoundError(f"{store} is not a clip store: it has no store.json (see `covid-cmsf preprocess`)")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     if not isinstance(values, dict) or values.get("format") != FORMAT_VERSION:

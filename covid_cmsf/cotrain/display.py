@@ -15,11 +15,10 @@ from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.stage import is_done
 from covid_cmsf.cotrain.table import model_description
 from covid_cmsf.devices import choose_device
-from covid_cmsf.logs import console
+from covid_cmsf.logs import console, format_duration
 from covid_cmsf.models import create_model
 from covid_cmsf.models.precision import autocast
 from covid_cmsf.training.config import TrainConfig
-from covid_cmsf.training.dry_run import format_duration
 from covid_cmsf.training.monitor import format_metrics, last_metrics
 from covid_cmsf.training.run import set_threads
 from covid_cmsf.views.modalities import get_modality

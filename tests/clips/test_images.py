@@ -1,7 +1,10 @@
 """Sets of images are clips of one frame: folders, IDX files, sets of torchvision, and their addresses."""
 
 import inspect
+import os
 import pickle
+import struct
+import zlib
 from pathlib import Path
 
 import lmdb
@@ -15,7 +18,7 @@ from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.images.classes import CMC100, resolve_class_list
 from covid_cmsf.clips.images.torchvision import SAFE_DATASETS
 from covid_cmsf.clips.images.uri import is_image_uri, parse_uri
-from tests.factories import make_idx_folder, make_image, make_image_folder, write_idx
+from tests.factories import encode_jpeg, make_idx_folder, make_image, make_image_folder, write_idx
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")  # Debian's package dataset-fashion-mnist
 
@@ -190,6 +193,63 @@ def test_broken_images_are_errors_with_their_path(tmp_path: Path) -> None:
     record = next(r for r in images.records if r.video_id.endswith("train_1_0.png"))
     with pytest.raises(ValueError, match=r"train_1_0.png is not a readable image"):
         images.read_raw(record, "rgb", [0])
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG file of a few bytes that claims to be large."""
+    chunk = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+
+
+def jpeg_header(width: int, height: int) -> bytes:
+    data = bytearray(encode_jpeg(np.zeros((8, 8, 3), np.uint8)))
+    start = data.index(b"\xff\xc0")
+    data[start + 5 : start + 9] = struct.pack(">HH", height, width)
+    return bytes(data)
+
+
+BAD_IMAGES = {
+    "bomb.png": png_header(30_000, 30_000),
+    "large.png": png_header(12_000, 10_000),
+    "bomb.jpg": jpeg_header(65_000, 65_000),
+    "cut.png": None,
+    "empty.jpg": b"",
+    "fifo.png": None,
+    "loop.png": None,
+}
+
+
+@pytest.mark.parametrize("name", BAD_IMAGES)
+def test_one_bad_image_is_named_and_leaves_the_others_readable(tmp_path: Path, name: str) -> None:
+    root = make_image_folder(tmp_path / "set")
+    path, content = root / "train" / "class0" / name, BAD_IMAGES[name]
+    if content is not None:
+        path.write_bytes(content)
+    elif name == "cut.png":
+        path.write_bytes((root / "train" / "class0" / "train_0_0.png").read_bytes()[:-100])
+    elif name == "fifo.png":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path)
+    images = open_clips(root)
+    (record,) = [r for r in images.records if r.video_id.endswith(name)]
+    with pytest.raises((ValueError, OSError), match=rf"{name}"):
+        images.read_raw(record, "rgb", [0])
+    assert images.read_raw(images.records[1 if images.records[0] is record else 0], "rgb", [0]).shape == (1, 3, 20, 20)
+
+
+@pytest.mark.parametrize("name", ["bomb.jpg", "empty.jpg", "fifo.png"])
+def test_one_bad_frame_of_a_jpeg_folder_is_named(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "frames" / "a" / "one"
+    folder.mkdir(parents=True)
+    for number in (1, 3):
+        (folder / f"img_{number:05d}.jpg").write_bytes(encode_jpeg(make_image(0, number)))
+    bad = folder / "img_00002.jpg"
+    os.mkfifo(bad) if name == "fifo.png" else bad.write_bytes(BAD_IMAGES[name] or b"")
+    clips = open_clips(tmp_path / "frames")
+    assert clips.read_raw(clips.records[0], "rgb", [0, 2]).shape == (2, 3, 20, 20)
+    with pytest.raises(ValueError, match="img_00002.jpg"):
+        clips.read_raw(clips.records[0], "rgb", [0, 1])
 
 
 def test_gray_and_transparent_files_become_rgb(tmp_path: Path) -> None:

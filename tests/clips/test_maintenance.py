@@ -1,11 +1,13 @@
 """`clips check` finds every kind of fault; merging refuses what does not belong together."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from covid_cmsf.clips import ClipStore
+from covid_cmsf.clips.contact_sheet import pick_examples
 from covid_cmsf.clips.maintenance import check_store, merge_stores, summarize
 from covid_cmsf.clips.records import Failure, read_manifest, write_failures, write_manifest, write_split
 
@@ -43,8 +45,6 @@ def test_orphans_are_found(copy: Path) -> None:
 
 
 def test_tables_that_contradict_each_other_are_found(copy: Path) -> None:
-    from dataclasses import replace
-
     records = read_manifest(copy / "manifest.csv")
     write_split(copy / "splits" / "1.csv", {"nobody": "train"})
     write_failures(copy / "failures.csv", [Failure(records[0].video_id, "open", "?")])
@@ -52,6 +52,21 @@ def test_tables_that_contradict_each_other_are_found(copy: Path) -> None:
     text = "\n".join(faults(copy))
     for message in ("'nobody'", "both in the manifest and in failures.csv", "means both", "but 3 flow frames"):
         assert message in text
+
+
+def test_the_same_file_in_two_classes_or_two_subsets_is_found(copy: Path) -> None:
+    records = read_manifest(copy / "manifest.csv")
+    first, second, *others = [replace(record, source_sha256=str(i)) for i, record in enumerate(records)]
+    second = replace(second, source_sha256=first.source_sha256)
+    write_manifest(copy / "manifest.csv", [first, second, *others])
+    write_split(copy / "splits" / "1.csv", {first.video_id: "train", second.video_id: "train"})
+    assert faults(copy) == [], "the same file twice in one class and subset harms nothing"
+    write_split(copy / "splits" / "2.csv", {first.video_id: "train", second.video_id: "test"})
+    same = f"{first.video_id!r} and {second.video_id!r} are the same file"
+    assert faults(copy) == [f"{same}, in the subsets test and train of split 2"]
+    other = replace(second, class_name="bowling", label=1)
+    write_manifest(copy / "manifest.csv", [first, other, *others])
+    assert f"{same}, in the classes 'Archery' and 'bowling'" in faults(copy)
 
 
 def test_the_summary_counts_what_is_there(finished_store: Path) -> None:
@@ -103,3 +118,10 @@ def test_an_interrupted_merge_runs_again(finished_store: Path, tmp_path: Path) -
     merge_stores([store], tmp_path / "out")
     assert faults(tmp_path / "out") == []
     assert not list((tmp_path / "out").rglob(".*.tmp"))
+
+
+def test_examples_are_one_per_class_or_spread_over_unlabeled_videos(store: ClipStore) -> None:
+    assert [r.class_name for r in pick_examples(store.records, 12)] == ["Archery", "bowling"]
+    unlabeled = [replace(record, class_name="", label=-1) for record in store.records]
+    assert pick_examples(unlabeled, 12) == unlabeled
+    assert pick_examples(unlabeled, 3) == unlabeled[::2]

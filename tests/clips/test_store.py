@@ -1,5 +1,6 @@
 """Reading clips: our store, CoCLR's LMDB files and JPEG folders give the same through one interface."""
 
+import os
 import pickle
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from covid_cmsf.clips import Clips, ClipStore, open_clips
 from covid_cmsf.clips.decoders import open_video
 from covid_cmsf.clips.formats.coclr_lmdb import CoclrLmdb
 from covid_cmsf.clips.formats.rawframes import RawFrames
+from tests.factories import encode_jpeg, write_lmdb
 
 
 def test_frames_read_by_number_equal_the_whole_file(store: ClipStore) -> None:
@@ -92,33 +94,9 @@ def jpegs_of(store: ClipStore) -> dict[str, dict[str, list[bytes]]]:
         rgb = store.read_raw(record, "rgb", list(range(record.num_frames))).permute(0, 2, 3, 1).numpy()
         flow = store.read_raw(record, "flow", list(range(record.num_flow))).numpy()
         pictures = [np.stack([x, y, np.full_like(x, 128)], axis=-1) for x, y in flow]
-        found["rgb"][record.video_id] = [encode(picture[..., ::-1]) for picture in rgb]
-        found["flow"][record.video_id] = [encode(picture) for picture in pictures]
+        found["rgb"][record.video_id] = [encode_jpeg(picture[..., ::-1]) for picture in rgb]
+        found["flow"][record.video_id] = [encode_jpeg(picture) for picture in pictures]
     return found
-
-
-def encode(picture: np.ndarray) -> bytes:
-    written, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 100])
-    assert written
-    return bytes(data)
-
-
-def write_lmdb(path: Path, videos: dict[str, list[bytes]], *, old: bool) -> None:
-    """CoCLR's format; `old` is msgpack 0.6, which had one type for bytes and text."""
-
-    def pack(value: object) -> bytes:
-        return bytes(msgpack.packb(value, use_bin_type=not old))
-
-    names = sorted(videos, reverse=True)  # ids are shuffled there, so not in the order of the names here
-    keys = {name: b"%09d" % number for number, name in enumerate(names)}
-    insertion = sorted(names)
-    with lmdb.open(str(path), subdir=False, map_size=1 << 28) as environment, environment.begin(write=True) as file:
-        for name in names:
-            file.put(keys[name], pack(videos[name]))
-        file.put(b"__keys__", pack([keys[name] for name in insertion]))
-        file.put(b"__len__", pack(len(names)))
-        file.put(b"__order__", pack(names))
-        file.put(b"__vlen__", pack([len(videos[name]) for name in insertion]))
 
 
 def assert_same_clips(clips: Clips, store: ClipStore) -> None:
@@ -160,8 +138,57 @@ def test_a_damaged_lmdb_is_explained(tmp_path: Path) -> None:
         open_clips(tmp_path / "x.lmdb")
     with lmdb.open(str(tmp_path / "y.lmdb"), subdir=False) as environment, environment.begin(write=True) as file:
         file.put(b"a", b"b")
-    with pytest.raises(ValueError, match="lacks an entry"):
+    with pytest.raises(ValueError, match=r"y\.lmdb is damaged.*lacks an entry"):
         open_clips(tmp_path / "y.lmdb")
+
+
+def small_lmdb(path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    frames = [encode_jpeg(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)) for _ in range(4)]
+    write_lmdb(path, {f"a/{number}": frames for number in range(3)})
+    return path
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096, 8192, 9000, 20_000, -4096, -1])
+def test_a_truncated_lmdb_is_an_error_not_the_end_of_the_process(tmp_path: Path, size: int) -> None:
+    path = small_lmdb(tmp_path / "x_frame.lmdb")
+    environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False)
+    used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    environment.close()
+    os.truncate(path, size if size >= 0 else used + size)
+    with pytest.raises(ValueError, match=r"x_frame\.lmdb is (truncated|not a readable LMDB)"):
+        open_clips(path)
+
+
+def rewrite(path: Path, key: bytes, value: bytes | None) -> None:
+    with lmdb.open(str(path), subdir=False, map_size=1 << 28) as environment, environment.begin(write=True) as file:
+        file.delete(key) if value is None else file.put(key, value)
+
+
+@pytest.mark.parametrize("key", [b"__keys__", b"__order__", b"__vlen__"])
+@pytest.mark.parametrize(
+    "value",
+    [None, b"", b"\xc1", msgpack.packb(7), msgpack.packb([1, 2]), msgpack.packb({"a": 1}), b"\xdd\xff\xff\xff\xff"],
+)
+def test_an_index_of_other_content_is_explained(tmp_path: Path, key: bytes, value: bytes | None) -> None:
+    path = small_lmdb(tmp_path / "x_frame.lmdb")
+    rewrite(path, key, value)
+    with pytest.raises(ValueError, match=r"x_frame\.lmdb"):
+        open_clips(path)
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"\xc1", msgpack.packb(7), msgpack.packb([]), msgpack.packb([7, 8]), msgpack.packb([b"?"])]
+)
+def test_a_damaged_video_of_an_lmdb_is_named_and_leaves_the_others_readable(
+    tmp_path: Path, value: bytes | None
+) -> None:
+    path = small_lmdb(tmp_path / "x_frame.lmdb")
+    rewrite(path, b"000000001", value)  # a/1: the names are numbered in reversed order
+    clips = open_clips(path)
+    with pytest.raises(ValueError, match=r"x_frame\.lmdb"):
+        clips.read_raw(clips.records[1], "rgb", [0])
+    assert clips.read_raw(clips.records[0], "rgb", [0]).shape == (1, 3, 64, 64)
 
 
 def test_names_in_an_lmdb_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
@@ -175,10 +202,10 @@ def test_jpeg_folders_read_back_equal(store: ClipStore, tmp_path: Path) -> None:
         folder = tmp_path / record.video_id
         folder.mkdir(parents=True)
         for i, picture in enumerate(store.read_raw(record, "rgb", list(range(record.num_frames))), start=1):
-            (folder / f"img_{i:05d}.jpg").write_bytes(encode(picture.permute(1, 2, 0).numpy()[..., ::-1]))
+            (folder / f"img_{i:05d}.jpg").write_bytes(encode_jpeg(picture.permute(1, 2, 0).numpy()[..., ::-1]))
         for i, (x, y) in enumerate(store.read_raw(record, "flow", list(range(record.num_flow))).numpy(), start=1):
-            (folder / f"flow_x_{i:05d}.jpg").write_bytes(encode(x))
-            (folder / f"flow_y_{i:05d}.jpg").write_bytes(encode(y))
+            (folder / f"flow_x_{i:05d}.jpg").write_bytes(encode_jpeg(x))
+            (folder / f"flow_y_{i:05d}.jpg").write_bytes(encode_jpeg(y))
     clips = open_clips(tmp_path)
     assert isinstance(clips, RawFrames)
     assert_same_clips(clips, store)

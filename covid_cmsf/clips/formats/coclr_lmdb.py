@@ -7,7 +7,8 @@ Shapes: T frames, H x W pixels.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from covid_cmsf.clips.base import Clips, check_request
 from covid_cmsf.clips.formats.jpeg import decode_rgb
-from covid_cmsf.clips.names import check_video_ids
+from covid_cmsf.clips.names import check_video_ids, guess_source
 from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.files import check_regular_file
 
 FLOW_BOUND = 20.0
 
@@ -56,11 +58,13 @@ class CoclrLmdb(Clips):
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
         """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
         check_request(record, modality, frame_indices, self.modalities)
-        key = self._keys[modality][record.video_id]
-        with _open_environment(self._paths[modality], os.getpid()).begin() as transaction:
-            jpegs = _unpack(transaction.get(key), self._paths[modality])
-        location = f"{record.video_id} in {self._paths[modality]}"
-        frames = np.stack([decode_rgb(jpegs[number], location) for number in frame_indices])  # (T, H, W, 3)
+        path, key = self._paths[modality], self._keys[modality][record.video_id]
+        environment = _open_environment(path, os.getpid())
+        with _readable(path), environment.begin() as transaction:
+            jpegs = _unpack(transaction.get(key))
+            chosen = [bytes(jpegs[number]) for number in frame_indices]
+        location = f"{record.video_id} in {path}"
+        frames = np.stack([decode_rgb(jpeg, location) for jpeg in chosen])  # (T, H, W, 3)
         if modality == "flow":
             frames = np.ascontiguousarray(frames[..., [2, 1]])  # blue is x, green is y
         return torch.from_numpy(frames).permute(0, 3, 1, 2)
@@ -75,22 +79,38 @@ def _open_environment(path: Path, process: int) -> Any:
         import lmdb
     except ImportError:
         raise ValueError("reading LMDB files needs `pip install covid-cmsf[coclr]`") from None
+    data = path / "data.mdb" if path.is_dir() else path
+    check_regular_file(data)
     try:
-        return lmdb.open(str(path), subdir=path.is_dir(), readonly=True, lock=False, readahead=False, meminit=False)
+        environment = lmdb.open(
+            str(path), subdir=path.is_dir(), readonly=True, lock=False, readahead=False, meminit=False
+        )
     except lmdb.Error as error:
         raise ValueError(f"{path} is not a readable LMDB: {error}") from None
+    # LMDB maps the file into memory: a page beyond its end would end the process with SIGBUS.
+    expected = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+    if data.stat().st_size < expected:
+        environment.close()
+        raise ValueError(f"{path} is truncated: it has {data.stat().st_size} bytes of {expected}")
+    return environment
 
 
-def _unpack(value: bytes | None, path: Path) -> Any:
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn whatever damaged pages and values lead to in the block into a ValueError that names the file."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _unpack(value: bytes | None) -> Any:
     import msgpack
 
     if value is None:
-        raise ValueError(f"{path} lacks an entry that its index lists")
-    try:
-        # raw: text comes back as bytes, whichever msgpack wrote it
-        return msgpack.unpackb(value, raw=True, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise ValueError(f"{path} holds a value that is not msgpack: {error}") from None
+        raise ValueError("it lacks an entry that it should have")
+    # raw: text comes back as bytes, whichever msgpack wrote it
+    return msgpack.unpackb(value, raw=True, strict_map_key=False)
 
 
 def _read_index(path: Path) -> dict[str, tuple[bytes, int]]:
@@ -98,14 +118,16 @@ def _read_index(path: Path) -> dict[str, tuple[bytes, int]]:
 
     `__vlen__` has the order of `__keys__`; entry i of `__order__` is the name of the video with key `%09d` of i.
     """
-    with _open_environment(path, os.getpid()).begin() as transaction:
-        keys, order, lengths = (
-            _unpack(transaction.get(name), path) for name in (b"__keys__", b"__order__", b"__vlen__")
-        )
-    length_of = dict(zip(keys, lengths, strict=True))
-    names = [name.decode("utf-8", "surrogateescape") for name in order]
+    environment = _open_environment(path, os.getpid())
+    with _readable(path), environment.begin() as transaction:
+        keys, order, lengths = (_unpack(transaction.get(name)) for name in (b"__keys__", b"__order__", b"__vlen__"))
+        if not all(isinstance(one, list) and len(one) == len(keys) for one in (keys, order, lengths)):
+            raise ValueError("its entries __keys__, __order__ and __vlen__ are not lists of one length")
+        length_of = dict(zip(keys, lengths, strict=True))
+        names = [name.decode("utf-8", "surrogateescape") for name in order]
+        index = {name: (b"%09d" % i, int(length_of[b"%09d" % i])) for i, name in enumerate(names)}
     check_video_ids(names, path)
-    return {name: (key, int(length_of[key])) for name, key in ((n, b"%09d" % i) for i, n in enumerate(names))}
+    return index
 
 
 def _make_records(indexes: dict[str, dict[str, tuple[bytes, int]]]) -> list[ClipRecord]:
@@ -117,9 +139,7 @@ def _make_records(indexes: dict[str, dict[str, tuple[bytes, int]]]) -> list[Clip
         num_frames = indexes["rgb"][name][1]
         num_flow = min(indexes["flow"][name][1], num_frames) if "flow" in indexes else 0
         if num_frames:
-            class_name, video = name.split("/")[0], name.rsplit("/", 1)[-1]
-            source = video.rsplit("_", 1)[0] if video.startswith("v_") else name  # UCF names; else the video itself
-            records.append(
-                ClipRecord(name, source, class_name, classes.index(class_name), num_frames, num_flow, 0.0, 0, 0, "")
-            )
+            class_name = name.split("/")[0]
+            source, label = guess_source(name), classes.index(class_name)
+            records.append(ClipRecord(name, source, class_name, label, num_frames, num_flow, 0.0, 0, 0, ""))
     return records

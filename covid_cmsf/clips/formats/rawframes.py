@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.base import Clips, check_request
-from covid_cmsf.clips.formats.jpeg import decode_gray, decode_rgb
+from covid_cmsf.clips.formats.jpeg import read_gray, read_rgb
+from covid_cmsf.clips.names import check_video_ids, guess_source
 from covid_cmsf.clips.records import ClipRecord
 
 FIRST_FRAME = "img_00001.jpg"
@@ -47,6 +48,7 @@ class RawFrames(Clips):
         if not folders:
             raise ValueError(f"no folder below {path} has an {FIRST_FRAME}")
         names = [folder.relative_to(path).as_posix() for folder in folders]
+        check_video_ids(names, path)
         classes = sorted({name.split("/")[0] for name in names if "/" in name})
         records = [_read_record(folder, name, classes) for folder, name in zip(folders, names, strict=True)]
         return cls(path, records, bound=bound, splits=splits)
@@ -57,20 +59,20 @@ class RawFrames(Clips):
         folder = self.path / record.video_id
         if modality == "rgb":
             paths = [folder / f"img_{number + 1:05d}.jpg" for number in frame_indices]
-            return torch.from_numpy(np.stack([decode_rgb(p.read_bytes(), str(p)) for p in paths])).permute(0, 3, 1, 2)
+            return torch.from_numpy(np.stack([read_rgb(path) for path in paths])).permute(0, 3, 1, 2)
         pairs = [[folder / f"flow_{axis}_{number + 1:05d}.jpg" for axis in "xy"] for number in frame_indices]
-        return torch.from_numpy(np.stack([[decode_gray(p.read_bytes(), str(p)) for p in pair] for pair in pairs]))
+        return torch.from_numpy(np.stack([[read_gray(path) for path in pair] for pair in pairs]))
 
 
 def _read_record(folder: Path, name: str, classes: list[str]) -> ClipRecord:
     num_frames, num_x, num_y = (_count_frames(folder, prefix) for prefix in ("img_", "flow_x_", "flow_y_"))
     if num_x != num_y:
         raise ValueError(f"{folder} has {num_x} flow_x and {num_y} flow_y images; they must be as many")
-    height, width = decode_rgb((folder / FIRST_FRAME).read_bytes(), str(folder / FIRST_FRAME)).shape[:2]
+    height, width = read_rgb(folder / FIRST_FRAME).shape[:2]
     class_name = name.split("/")[0] if "/" in name else ""
     label = classes.index(class_name) if class_name else -1
     num_flow = min(num_x, num_frames)
-    return ClipRecord(name, name, class_name, label, num_frames, num_flow, 0.0, width, height, "")
+    return ClipRecord(name, guess_source(name), class_name, label, num_frames, num_flow, 0.0, width, height, "")
 
 
 def _count_frames(folder: Path, prefix: str) -> int:

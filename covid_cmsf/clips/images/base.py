@@ -4,7 +4,8 @@ Shapes: T frames, H x W pixels.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from covid_cmsf.clips.base import Clips, check_request
 from covid_cmsf.clips.records import ClipRecord
 
 SPLIT = "1"
+MAX_PIXELS = 89_478_485  # PIL's limit, above which it warns
 
 
 class Images(Clips):
@@ -42,6 +44,21 @@ class Images(Clips):
         image = torch.tensor(self.load_image(record))  # a copy: the caller may write to it
         frame = image.expand(3, *image.shape) if image.dim() == 2 else image.permute(2, 0, 1)
         return frame.expand(len(frame_indices), *frame.shape)
+
+
+@contextmanager
+def readable_image(name: object) -> Iterator[None]:
+    """Turn whatever the decoder raises in the block into a ValueError with the image's name: the per-item boundary."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{name} is not a readable image: {error or type(error).__name__}") from error
+
+
+def check_size(width: int, height: int) -> None:
+    """Raise ValueError for an image that would need more than 270 MB: a small file can say any size."""
+    if width * height > MAX_PIXELS:
+        raise ValueError(f"{width}x{height} pixels are more than {MAX_PIXELS}")
 
 
 def image_record(subset: str, name: str, *, label: int, class_name: str, size: tuple[int, int] = (0, 0)) -> ClipRecord:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.files import read_text
 
 # The ImageNet-100 of CMC (Tian et al. 2020), which most papers use, in the order of its list.
 CMC100 = """
@@ -45,7 +46,7 @@ def resolve_class_list(wanted: str, available: Sequence[str]) -> list[str]:
             raise FileNotFoundError(
                 f"no list of classes {wanted}; name a text file, or one of {', '.join(KNOWN_LISTS)}"
             )
-        names = path.read_text(encoding="utf-8").split()
+        names = read_text(path).split()
     if missing := sorted(set(names) - set(available)):
         raise ValueError(f"{wanted} lists {len(missing)} classes that the set does not have, the first: {missing[0]}")
     return sorted(set(names))

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from covid_cmsf.clips.images.base import Images, image_record, standard_subset_names
+from covid_cmsf.clips.images.base import Images, check_size, image_record, readable_image, standard_subset_names
+from covid_cmsf.clips.names import check_video_ids
 from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.files import check_regular_file
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"}  # torchvision's ImageFolder
 
@@ -45,17 +47,17 @@ class ImageFolder(Images):
         ]
         if not records:
             raise ValueError(f"no images in the class folders below {path}")
+        check_video_ids([record.video_id for record in records], path)
         return cls(path, records, {standard: folder for folder, standard in subsets.items()})
 
     def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
         """Decode with PIL and convert to RGB (H, W, 3)."""
         subset, _, rest = record.video_id.partition("/")
         path = self.path / self._folder_of_subset[subset] / rest
-        try:
-            with Image.open(path) as image:
-                return np.asarray(image.convert("RGB"))
-        except (UnidentifiedImageError, SyntaxError) as error:  # PIL raises SyntaxError for some damaged files
-            raise ValueError(f"{path} is not a readable image: {error}") from None
+        check_regular_file(path)
+        with readable_image(path), Image.open(path) as image:
+            check_size(*image.size)
+            return np.asarray(image.convert("RGB"))
 
 
 def _list_folders(path: Path) -> list[str]:

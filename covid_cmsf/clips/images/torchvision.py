@@ -8,7 +8,7 @@ import numpy as np
 import torchvision.datasets
 from numpy.typing import NDArray
 
-from covid_cmsf.clips.images.base import Images, image_record, standard_subset_names
+from covid_cmsf.clips.images.base import Images, check_size, image_record, readable_image, standard_subset_names
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.logs import progress_bar
 
@@ -46,7 +46,10 @@ class TorchvisionImages(Images):
     def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
         """Return the image as RGB (H, W, 3)."""
         subset, _, number = record.video_id.partition("/")
-        return np.asarray(self._datasets[subset][int(number)][0].convert("RGB"))
+        with readable_image(f"image {number} of {type(self._datasets[subset]).__name__}'s {subset} subset"):
+            image = self._datasets[subset][int(number)][0]
+            check_size(*image.size)
+            return np.asarray(image.convert("RGB"))
 
 
 def open_subsets(name: str, root: str, *, download: bool) -> dict[str, Any]:

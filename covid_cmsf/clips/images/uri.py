@@ -7,6 +7,7 @@ torchvision:CIFAR10?root=/data                  a data set of torchvision (see S
 torchvision:CIFAR10?root=/data&download=true
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -34,12 +35,20 @@ def parse_uri(text: str) -> ImageUri:
     """Parse a URI; ValueError if it has an unknown option."""
     location, _, query = text.partition("?")
     is_torchvision = location.startswith(PREFIX)
-    options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-    accepted = OPTIONS["torchvision" if is_torchvision else "path"]
+    options = parse_options(text, query, OPTIONS["torchvision" if is_torchvision else "path"])
+    return ImageUri(location.removeprefix(PREFIX), is_torchvision, options)
+
+
+def parse_options(text: str, query: str, accepted: Sequence[str]) -> dict[str, str]:
+    """Return the options of an address `text`, given what follows its `?`; ValueError if one is not accepted."""
+    try:
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        raise ValueError(f"{text}: ?{query} is not of the form ?name=value&name=value") from None
     for name in options:
         if name not in accepted:
             raise ValueError(f"{text}: unknown option {name!r}; choose from {', '.join(accepted)}")
-    return ImageUri(location.removeprefix(PREFIX), is_torchvision, options)
+    return options
 
 
 def is_image_uri(text: str) -> bool:
