@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from covid_cmsf.config_schema import format_error, resolve_location, suggest_key
+from covid_cmsf.files import read_text
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
@@ -158,7 +159,7 @@ def read_yaml(path: Path, _seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if path.stat().st_size > MAX_BYTES:
         raise ValueError(f"configuration {path} is larger than {MAX_BYTES:,} bytes: is it a YAML file?")
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
+        values = yaml.load(read_text(path), Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is not valid YAML: {error}") from None
     values = {} if values is None else values

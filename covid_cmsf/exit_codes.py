@@ -7,11 +7,11 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.markup import escape
 
-from covid_cmsf.logs import console, setup_logging
+from covid_cmsf.logs import console, printable, setup_logging
 
 SUCCESS = 0
 FAILED = 1
@@ -49,6 +49,17 @@ def run_app(app: Callable[..., object]) -> NoReturn:
         is_user_error = isinstance(error, USER_ERRORS)
         message = str(error) if is_user_error and str(error) else f"{type(error).__name__}: {error}"
         hint = "" if debug or is_user_error else " (--debug shows the traceback)"
-        console.print(f"[red]error:[/] {escape(message)}{hint}", soft_wrap=True, highlight=False)
+        console.print(f"[red]error:[/] {escape(printable(message))}{hint}", soft_wrap=True, highlight=False)
         sys.exit(USAGE_ERROR if is_user_error else FAILED)
     sys.exit(SUCCESS)
+
+
+def hide_flag_types(command: Any, parent: Any = None) -> None:
+    """Print no `<bool>` beside flags: they take no value."""
+    context = command.context_class(command, parent=parent, **command.context_settings)
+    # `--help` is not in `params`: the command creates it on the first call, and keeps it.
+    for param in (*command.params, command.get_help_option(context)):
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
+    for subcommand in getattr(command, "commands", {}).values():
+        hide_flag_types(subcommand, context)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from covid_cmsf.clips.base import Clips, check_request
 from covid_cmsf.clips.decoders import open_video
 from covid_cmsf.clips.flow_codec import FLOW_BOUND, encode_flow
+from covid_cmsf.clips.names import escape_name
 from covid_cmsf.clips.records import ClipRecord, FlowInfo, StoreInfo
 from covid_cmsf.clips.store import ClipStore
 from covid_cmsf.devices import choose_device
@@ -136,7 +137,7 @@ class VideoFiles(Clips):
             raise ValueError("these settings have no flow: give those of a store with flow")
         self.info, self.modalities, self.flow_bound = info, ("rgb", "flow"), info.flow.bound
         self.splits = {}
-        self._paths = {f"{number}/{path.name}": path for number, path in enumerate(map(Path, paths))}
+        self._paths = {f"{number}/{escape_name(path.name)}": path for number, path in enumerate(map(Path, paths))}
         self.records = [self._make_record(video_id, path) for video_id, path in self._paths.items()]
 
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:

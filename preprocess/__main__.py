@@ -8,4 +8,6 @@ from preprocess.cli import preprocess
 if __name__ == "__main__":
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(preprocess)
-    exit_codes.run_app(app)
+    command = typer.main.get_command(app)
+    exit_codes.hide_flag_types(command)
+    exit_codes.run_app(command)

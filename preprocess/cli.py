@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from covid_cmsf import __version__, exit_codes
-from covid_cmsf.logs import add_jsonl_file, console, remove_handler
+from covid_cmsf.logs import add_jsonl_file, console, format_bytes, format_duration, printable, remove_handler
 
 if TYPE_CHECKING:
     from covid_cmsf.clips.records import StoreInfo
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 INPUT_PANEL = "Input"
 STORE_PANEL = "Clip store"
 RUN_PANEL = "Execution"
+MAX_WARNINGS = 5
 
 
 def preprocess(
@@ -140,6 +141,8 @@ def preprocess(
     try:
         run = PreprocessRun(out, collection, info, lease_seconds=lease_seconds)
         summary = run.run(selected_videos, worker_configs, time_limit=time_limit, retry_failed=retry_failed)
+        if not summary.interrupted:
+            _warn_of_duplicates(out)
         raise typer.Exit(_print_summary(summary, out))
     finally:
         remove_handler(log_handler)
@@ -147,6 +150,18 @@ def preprocess(
 
 def _raise_interrupt(signal_number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+def _warn_of_duplicates(out: Path) -> None:
+    from covid_cmsf.clips.duplicates import find_duplicates
+    from covid_cmsf.clips.records import read_manifest, read_split
+
+    splits = {path.stem: read_split(path) for path in sorted((out / "splits").glob("*.csv"))}
+    found = list(find_duplicates(read_manifest(out / "manifest.csv"), splits))
+    for sentence in found[:MAX_WARNINGS]:
+        logger.warning(sentence)
+    if len(found) > MAX_WARNINGS:
+        logger.warning("%d more of this kind: `covid-cmsf clips check` lists them all", len(found) - MAX_WARNINGS)
 
 
 def _print_summary(summary: "RunSummary", out: Path) -> int:
@@ -160,7 +175,7 @@ def _print_summary(summary: "RunSummary", out: Path) -> int:
     if summary.failures:
         table = Table("video", "stage", "reason", title=f"{len(summary.failures)} videos were skipped")
         for failure in summary.failures[:10]:
-            table.add_row(escape(repr(failure.video_id)[1:-1]), failure.stage, escape(failure.reason))
+            table.add_row(escape(failure.video_id), failure.stage, escape(printable(failure.reason)))
         console.print(table)
         console.print(f"all skipped videos: {out / 'failures.csv'}; --retry-failed retries them", highlight=False)
     if summary.interrupted:
@@ -183,8 +198,8 @@ def _print_estimate(videos: "list[Video]", info: "StoreInfo", worker_configs: "l
             num_workers=len(worker_configs),
         )
     typer.echo(
-        f"{len(videos)} videos: about {result.hours:.1f} h with {len(worker_configs)} workers, "
-        f"about {result.gigabytes:.2f} GB"
+        f"{len(videos)} videos: about {format_duration(3600 * result.hours)} with {len(worker_configs)} workers, "
+        f"about {format_bytes(1e9 * result.gigabytes)}"
     )
     typer.echo(
         f"measured on {result.num_sampled} videos ({result.num_failed} unreadable): {result.frames_per_second:.1f} "

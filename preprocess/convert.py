@@ -20,7 +20,8 @@ from covid_cmsf.files import file_sha256
 from preprocess.encode import FLOW_CRF_OFFSET, ClipWriter
 from preprocess.flow import FlowBackend, to_gray
 
-CHUNK_SIZE = 16  # frames per batch of the flow backend and per progress message
+CHUNK_SIZE = 16  # frames per batch of the flow backend and per progress message, at most
+CHUNK_PIXELS = CHUNK_SIZE * 1920 * 1088  # so that memory does not grow with the frames' size: 4 frames of 4K, 2 of 8K
 Frame = NDArray[np.uint8]
 
 
@@ -77,7 +78,7 @@ def convert(
                 targets["flow"], fps=reader.fps, width=width, height=2 * height, crf=flow_crf, tune_psnr=True
             )
             sinks.append(FlowSink(open_writers.enter_context(flow_writer), flow, info.flow.bound))
-        for chunk in _iter_chunks(chain([first], frames)):
+        for chunk in _iter_chunks(chain([first], frames), size=chunk_size(width, height)):
             num_frames += len(chunk)
             if num_frames == 1 and "flow" in info.modalities:
                 raise StageError("flow", "the video has one frame only; flow needs two")
@@ -158,6 +159,11 @@ def _open_source(source: Path, decoder: str) -> VideoReader:
         raise StageError("open", str(error)) from error
 
 
-def _iter_chunks(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
-    while chunk := list(islice(frames, CHUNK_SIZE)):
+def chunk_size(width: int, height: int) -> int:
+    """Return how many frames of this size are converted at a time; at least two, which give a flow."""
+    return max(2, min(CHUNK_SIZE, CHUNK_PIXELS // (width * height)))
+
+
+def _iter_chunks(frames: Iterator[Frame], *, size: int) -> Iterator[list[Frame]]:
+    while chunk := list(islice(frames, size)):
         yield chunk

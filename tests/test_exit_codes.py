@@ -51,3 +51,9 @@ def test_errors_are_one_line_and_debug_shows_the_traceback(
 
 def test_a_mistyped_option_is_wrong_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, None, "--nonsense") == exit_codes.USAGE_ERROR
+
+
+def test_errors_send_no_escape_codes(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    run(monkeypatch, ValueError("no video \x1b]0;owned\x07"))
+    text = capfd.readouterr().err
+    assert r"\x1b]0;owned\x07" in text and "\x1b]" not in text

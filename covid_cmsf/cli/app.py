@@ -60,16 +60,5 @@ def main(*command: str) -> None:
 def build_command() -> Any:
     """Return the click command of all groups."""
     command = typer.main.get_command(app)
-    _hide_flag_types(command)
+    exit_codes.hide_flag_types(command)
     return command
-
-
-def _hide_flag_types(command: Any, parent: Any = None) -> None:
-    """Print no `<bool>` beside flags: they take no value."""
-    context = command.context_class(command, parent=parent, **command.context_settings)
-    # `--help` is not in `params`: the command creates it on the first call, and keeps it.
-    for param in (*command.params, command.get_help_option(context)):
-        if getattr(param, "is_flag", False) and param.metavar is None:
-            param.metavar = ""
-    for subcommand in getattr(command, "commands", {}).values():
-        _hide_flag_types(subcommand, context)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covid_cmsf import exit_codes
-from covid_cmsf.logs import console
+from covid_cmsf.logs import console, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -132,7 +132,8 @@ def report_skipped(skipped: "Sequence[tuple[str, str, str]]") -> None:
         return
     skipped = list({entry[0]: entry for entry in reversed(skipped)}.values())[::-1]
     for video_id, stage, reason in skipped[:MAX_PRINTED]:
-        console.print(f"skipped: {video_id} ({stage}): {reason}", style="yellow", highlight=False, markup=False)
+        text = printable(f"skipped: {video_id} ({stage}): {reason}")
+        console.print(text, style="yellow", highlight=False, markup=False)
     if len(skipped) > MAX_PRINTED:
         console.print(f"... and {len(skipped) - MAX_PRINTED} more", style="yellow")
     console.print(f"{len(skipped)} videos have no result; numbers are of the others", style="yellow")

@@ -66,17 +66,15 @@ def save_view_preview(data: ViewDataset, videos: list[int], out: Path, *, num_co
 
 def warn_of_padding(data: ViewDataset, videos: list[int]) -> None:
     """Warn if videos are shorter than a clip, so that frames are repeated."""
-    span = clip_span(data.config.length, data.config.stride)
-    lengths = {
-        data.records[video].video_id: num_usable_frames(data.records[video], data.modalities) for video in videos
-    }
-    short = {video_id: length for video_id, length in lengths.items() if length < span}
+    config, records = data.config, [data.records[video] for video in videos]
+    span = clip_span(config.length, config.stride)
+    short = [record for record in records if num_usable_frames(record, data.modalities) < span]
     if short:
-        video_id, length = next(iter(short.items()))
         logger.warning(
             "a clip spans %d frames (length %d, stride %d), which %d of the %d videos do not have; %s has %d: frames "
-            "are repeated (pad_mode %s)", span, data.config.length, data.config.stride, len(short), len(lengths), video_id,
-            length, data.config.pad_mode,
+            "are repeated (pad_mode %s)",
+            span, config.length, config.stride, len(short), len(records),
+            short[0].video_id, num_usable_frames(short[0], data.modalities), config.pad_mode,
         )  # fmt: skip
 
 

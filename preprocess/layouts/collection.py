@@ -102,10 +102,17 @@ def _walk(folder: Path, status: os.stat_result, seen: set[tuple[int, int]]) -> I
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.name.startswith("."):
                 continue
-            if entry.is_dir():
+            if _is_dir(entry):
                 yield from _walk(Path(entry.path), entry.stat(), seen)
             elif Path(entry.name).suffix.lower() in EXTENSIONS:
                 yield Path(entry.path)
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself: if it is named like a video, it becomes one that can't be opened
+        return False
 
 
 def make_video_ids(paths: list[Path]) -> dict[Path, str]:

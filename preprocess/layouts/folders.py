@@ -6,6 +6,11 @@ from pathlib import Path
 
 from preprocess.layouts.collection import Collection, Video, find_videos, make_labels, make_video_ids
 
+OWN_SOURCE_WARNING = (
+    "every video is taken as footage of its own; if several were cut from one film or recording, clips of it may be in "
+    "both train and test: name the footage with --source-pattern, for example '(movie\\d+)_'"
+)
+
 
 def scan_folder(root: Path, *, test_fraction: float, seed: int, source_pattern: str | None) -> Collection:
     """Scan class folders: the first folder below `root` is the class. The split is random, by source, per class."""
@@ -21,7 +26,9 @@ def scan_folder(root: Path, *, test_fraction: float, seed: int, source_pattern: 
         for path, video_id in ids.items()
     ]
     test = _choose_test_sources(videos, test_fraction, seed)
-    return Collection(videos, {"1": {v.video_id: "test" if v.source in test else "train" for v in videos}})
+    split = {video.video_id: "test" if video.source in test else "train" for video in videos}
+    own_source = source_pattern is None and test_fraction > 0
+    return Collection(videos, {"1": split}, [OWN_SOURCE_WARNING] if own_source else [])
 
 
 def scan_flat(root: Path, *, source_pattern: str | None) -> Collection:

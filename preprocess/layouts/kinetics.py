@@ -5,8 +5,10 @@ published videos no longer exist, so rows without a file are counted in a warnin
 """
 
 import csv
+import io
 from pathlib import Path
 
+from covid_cmsf.files import read_text
 from preprocess.layouts.collection import (
     Collection,
     Video,
@@ -53,8 +55,7 @@ def scan_kinetics(root: Path, splits: Path | None) -> Collection:
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [dict(row) for row in csv.DictReader(file)]
+    rows = [dict(row) for row in csv.DictReader(io.StringIO(read_text(path), newline=""))]
     for number, row in enumerate(rows, start=2):
         if not row.get("youtube_id"):
             raise ValueError(f"{path}, row {number}: no youtube_id; columns are {', '.join(map(str, row))}")

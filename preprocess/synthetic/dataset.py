@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covid_cmsf.config import config_differences
-from covid_cmsf.files import atomic_path
+from covid_cmsf.files import atomic_path, read_text
 from preprocess.synthetic.appearance import CLASS_BACKGROUNDS, sample_appearance
 from preprocess.synthetic.config import ClipName, DemoConfig
 from preprocess.synthetic.motions import MOTIONS
@@ -59,7 +59,7 @@ def prepare_folder(out: Path, config: DemoConfig) -> None:
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"{out} is a file; demo-videos needs a folder")
     if marker.exists():
-        _check_same_config(out, json.loads(marker.read_text(encoding="utf-8")), wanted)
+        _check_same_config(out, json.loads(read_text(marker)), wanted)
     elif out.is_dir() and any(not path.match(TEMPORARY_PATTERN) for path in out.iterdir()):
         raise FileExistsError(f"{out} is not empty and not a demo set; choose a new or empty folder")
     else:

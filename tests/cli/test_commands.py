@@ -50,6 +50,12 @@ def test_help_has_an_example_and_no_type_beside_flags(
     assert any(line.strip().startswith(f"covid-cmsf {' '.join(path)}") for line in text.splitlines())
 
 
+@pytest.mark.slow
+def test_the_module_preprocess_has_the_same_help() -> None:
+    result = subprocess.run([sys.executable, "-m", "preprocess", "--help"], capture_output=True, text=True, timeout=120)
+    assert "--retry-failed" in result.stdout and "<bool>" not in result.stdout
+
+
 def test_every_option_out_has_the_short_name_o() -> None:
     names = {
         path: param.opts for path, command in COMMANDS.items() for param in command.params if "--out" in param.opts

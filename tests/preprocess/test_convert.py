@@ -10,7 +10,7 @@ from covid_cmsf.clips.decoders import open_video
 from covid_cmsf.clips.flow_codec import decode_flow, unstack_components
 from covid_cmsf.clips.records import FlowInfo, StoreInfo
 from covid_cmsf.files import file_sha256
-from preprocess.convert import CHUNK_SIZE, ClipMetadata, StageError, convert, stored_size
+from preprocess.convert import CHUNK_SIZE, ClipMetadata, StageError, chunk_size, convert, stored_size
 from preprocess.encode import ClipWriter
 from preprocess.flow import FlowBackend, FlowParameters, make_flow, to_gray
 from tests.factories import moving_square, write_video
@@ -69,6 +69,27 @@ def test_the_same_video_gives_the_same_bytes(tmp_path: Path, flow: FlowBackend) 
     first = [targets[name].read_bytes() for name in targets]
     convert_video(path, flow)
     assert [targets[name].read_bytes() for name in targets] == first
+
+
+def test_memory_is_bounded_whatever_the_frames_size(
+    tmp_path: Path, flow: FlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [chunk_size(*size) for size in ((320, 240), (1920, 1080), (3840, 2160), (7680, 4320))] == [16, 16, 4, 2]
+    path = write_video(tmp_path / "a.avi", moving_square(9))
+    _, targets = convert_video(path, flow)
+    whole = [targets[name].read_bytes() for name in targets]
+    monkeypatch.setattr("preprocess.convert.CHUNK_PIXELS", 1)
+    metadata, _ = convert_video(path, flow)
+    assert metadata.num_flow == 8 and [targets[name].read_bytes() for name in targets] == whole
+
+
+def test_larger_frames_than_8k_are_refused(tmp_path: Path, flow: FlowBackend) -> None:
+    path = write_video(
+        tmp_path / "a.mkv", np.zeros((2, 6002, 6002, 3), np.uint8), codec="mjpeg", pixel_format="yuvj420p"
+    )
+    with pytest.raises(StageError) as caught:
+        convert_video(path, flow, short_edge=32)
+    assert caught.value.stage == "decode" and "6002x6002 are too large: at most 36000000" in caught.value.reason
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,34 @@ def test_links_are_followed_and_loops_are_not(tmp_path: Path) -> None:
     assert find_videos(root) == [Path("link/a.avi")]
 
 
+def test_a_link_to_itself_does_not_stop_the_scan(tmp_path: Path) -> None:
+    touch(tmp_path, "a/x.mp4")
+    (tmp_path / "a" / "self.avi").symlink_to(tmp_path / "a" / "self.avi")
+    (tmp_path / "a" / "self").symlink_to(tmp_path / "a" / "self")
+    assert find_videos(tmp_path) == [Path("a/self.avi"), Path("a/x.mp4")]
+
+
+def test_names_that_are_no_ids_are_escaped_and_stay_unique(tmp_path: Path) -> None:
+    root = touch(tmp_path / "v", "a\tb/two\nlines.mp4", "a\tb/back\\slash.mp4")
+    collection = scan_collection("folder", root, test_fraction=0)
+    assert {video.video_id: video.path.name for video in collection.videos} == {
+        "a%09b/back%5Cslash": "back\\slash.mp4",
+        "a%09b/two%0Alines": "two\nlines.mp4",
+    }
+    assert {video.class_name for video in collection.videos} == {"a%09b"}
+    assert set(collection.splits["1"]) == {video.video_id for video in collection.videos}
+    touch(root, "a\tb/two%0Alines.mp4")
+    with pytest.raises(ValueError, match="would both have the id 'a%09b/two%0Alines'; rename one of them"):
+        scan_collection("folder", root)
+
+
+def test_a_list_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    root = touch(tmp_path / "v", "x_000001_000002.mp4")
+    (tmp_path / "train.csv").write_bytes(b"label,youtube_id,time_start,time_end\ncaf\xe9,x,1,2\n")
+    with pytest.raises(ValueError, match=r"train\.csv, line 2: byte 0xe9 is not UTF-8 text"):
+        scan_collection("kinetics", root, splits=tmp_path / "train.csv")
+
+
 def test_wrong_use_is_explained(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no folder of videos"):
         scan_collection("flat", tmp_path / "nothing")
