@@ -16,4 +16,6 @@ def choose_device(name: str, *, local_rank: int = 0) -> torch.device:
         raise ValueError(f"unknown device {name!r}; for example auto, cpu, cuda, cuda:1") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {name!r}: PyTorch finds no GPU; use cpu, or see `covid-cmsf doctor`")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device {name!r}: there are {torch.cuda.device_count()} GPUs, counted from 0")
     return torch.device("cuda", local_rank) if device.type == "cuda" and device.index is None else device

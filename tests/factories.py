@@ -23,6 +23,16 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from covid_cmsf.clips.records import (
+    ClipRecord,
+    FlowInfo,
+    StoredModality,
+    StoreInfo,
+    info_to_json,
+    write_manifest,
+    write_split,
+)
+
 
 def moving_square(num_frames: int, *, width: int = 64, height: int = 48, seed: int = 0) -> NDArray[np.uint8]:
     """Return RGB frames (T, H, W, 3), all different."""
@@ -72,6 +82,34 @@ def make_ucf(root: Path, *, classes: int = 2, groups: int = 3, clips: int = 1, n
             for clip in range(1, clips + 1):
                 frames = moving_square(num_frames, seed=1000 * c + 10 * group + clip)
                 write_video(root / name / f"v_{name}_g{group:02d}_c{clip:02d}.avi", frames)
+    return root
+
+
+def make_table_store(
+    root: Path,
+    *,
+    classes: int = 3,
+    train: int = 7,
+    test: int = 2,
+    num_frames: int = 20,
+    modalities: tuple[StoredModality, ...] = ("rgb", "flow"),
+    labeled: bool = True,
+) -> Path:
+    """Write the tables of a clip store without any video, for what only looks at records; return root."""
+    flow = FlowInfo(backend="none", version="", parameters={}, bound=20) if "flow" in modalities else None
+    info = StoreInfo(modalities=modalities, short_edge=0, max_frames=0, quality=18, flow=flow)
+    records, split = [], {}
+    for label in range(classes):
+        for number in range(train + test):
+            video_id = f"class{label}/v_g{number:02d}_c01"
+            name, shown = (f"class{label}", label) if labeled else ("", -1)
+            num_flow = num_frames - 1 if flow is not None else 0
+            records.append(ClipRecord(video_id, video_id, name, shown, num_frames, num_flow, 25.0, 64, 48, ""))
+            split[video_id] = "train" if number < train else "test"
+    (root / "splits").mkdir(parents=True)
+    (root / "store.json").write_text(info_to_json(info))
+    write_manifest(root / "manifest.csv", records)
+    write_split(root / "splits" / "1.csv", split)
     return root
 
 

@@ -32,6 +32,9 @@ class GuideConfig(Config):
     )
     cached_views: int = Field(default=4, ge=1, description="views per video in the cache")
     center: bool = Field(default=False, description="subtract the mean over all videos (with a cache)")
+    allow_other_views: bool = Field(
+        default=False, description="accept a guide that was trained on clips of another length, stride or size"
+    )
 
     @field_validator("modality")
     @classmethod

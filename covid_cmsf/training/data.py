@@ -26,7 +26,7 @@ from covid_cmsf.training.config import LabelConfig, TrainConfig
 from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.views.dataset import ViewDataset, usable_records
 from covid_cmsf.views.loader import ViewLoader
-from covid_cmsf.views.modalities import get_modality
+from covid_cmsf.views.modalities import Modality, get_modality
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def open_data(
     clips = open_clips(config.clips)
     seen = [one for one in map(get_modality, (*online, *target, *cached)) if one.stored_modality in clips.modalities]
     check_modalities(clips, [*online, *target, *cached])
-    records = select_listed(usable_records(clips.select(config.split, config.subset), seen), config.labels)
+    records = training_records(clips, config, seen)
     needed = tuple(dict.fromkeys((*online, *target)))
     chosen = config.views.model_copy(update={"modalities": needed})
     stored = sorted({get_modality(name).stored_modality for name in needed})
@@ -65,6 +65,15 @@ def open_data(
     labels = visible_labels(views.records, config.labels)
     highest = max(*get_column(views.records, "label"), int(labels.max()))
     return TrainData(clips, views, labels, highest + 1)
+
+
+def training_records(clips: Clips, config: TrainConfig, modalities: Sequence[Modality]) -> Sequence[ClipRecord]:
+    """Return the videos of a run: of its split and subset, long enough for these modalities, and listed."""
+    records = usable_records(clips.select(config.split, config.subset), modalities)
+    if not len(records):
+        names = ", ".join(modality.name for modality in modalities)
+        raise ValueError(f"no video of {config.clips} has enough frames for modalities {names}")
+    return select_listed(records, config.labels)
 
 
 def check_modalities(clips: Clips, names: Sequence[str]) -> None:

@@ -8,11 +8,13 @@ import torch
 from torch import nn
 
 from covid_cmsf.logs import format_duration
+from covid_cmsf.preflight import raise_problems
 from covid_cmsf.training.build import TrainComponents, build_components
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.data import make_loader
 from covid_cmsf.training.distributed import distributed_context
 from covid_cmsf.training.loop import lr_and_momentum, make_step_config, usable_batches
+from covid_cmsf.training.preflight import check_training
 from covid_cmsf.training.run import set_threads
 from covid_cmsf.training.step import forward_backward, update
 from covid_cmsf.training.train_state import TrainState
@@ -33,6 +35,7 @@ def dry_run(config: TrainConfig) -> DryRunReport:
     trial = config.model_copy(update={"guides": live})
     with distributed_context(config.runtime.device) as dist:
         set_threads(config.runtime)
+        raise_problems(check_training(config))
         components = build_components(trial, dist)
         loader = make_loader(components.data, trial, dist)
         step_config = replace(make_step_config(trial), bank_warmup=0)

@@ -13,6 +13,7 @@ import torch
 from covid_cmsf.config import validate
 from covid_cmsf.files import write_text_atomic
 from covid_cmsf.logs import add_text_file, remove_handler
+from covid_cmsf.preflight import raise_problems
 from covid_cmsf.training.build import TrainComponents, build_components
 from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.config import GuideConfig, RuntimeConfig, TrainConfig
@@ -21,6 +22,7 @@ from covid_cmsf.training.distributed import DistributedContext, distributed_cont
 from covid_cmsf.training.guides import average_and_center, embed_views, read_guide_cache, write_guide_cache
 from covid_cmsf.training.loop import Run, make_step_config, train, usable_batches
 from covid_cmsf.training.monitor import MetricsWriter, last_metrics, progress_display
+from covid_cmsf.training.preflight import check_training
 from covid_cmsf.training.run_dir import check_same_config, config_to_dict, lock_dir, log_environment, write_config
 from covid_cmsf.training.signals import stop_request
 from covid_cmsf.training.train_state import TrainState, restore_
@@ -35,6 +37,7 @@ def run_training(config: TrainConfig, folder: Path, *, accept_changes: bool = Fa
         stop = stack.enter_context(stop_request())
         dist = stack.enter_context(distributed_context(config.runtime.device))
         set_threads(config.runtime)
+        raise_problems(check_training(config, folder=folder))
         checkpoints = Checkpoints(folder / "checkpoints")
         if dist.is_main:
             folder.mkdir(parents=True, exist_ok=True)

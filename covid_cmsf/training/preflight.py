@@ -1,0 +1,274 @@
+"""Checks of a training run before it starts: `covid-cmsf train`, its dry run, and every stage of a plan."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.devices import choose_device
+from covid_cmsf.exit_codes import USER_ERRORS
+from covid_cmsf.methods.base import TargetMethodConfig
+from covid_cmsf.methods.contrastive import CoClrConfig
+from covid_cmsf.methods.mean_shift import Cmsf2qConfig, CmsfConfig, MeanShiftConfig
+from covid_cmsf.models.checkpoints.load import extract_state
+from covid_cmsf.models.checkpoints.reader import find_checkpoint
+from covid_cmsf.preflight import Problem
+from covid_cmsf.training.config import GuideConfig, TrainConfig
+from covid_cmsf.training.data import training_records, visible_labels
+from covid_cmsf.training.footprint import check_space, estimate_footprint
+from covid_cmsf.views.config import ViewConfig
+from covid_cmsf.views.modalities import Modality, get_modality
+from covid_cmsf.views.preflight import OpenClips, check_clip_length, check_modalities, clips_opener
+
+FILL_FRACTION = 0.1  # warn when filling the bank takes more of the run
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """The input of a network; `view` is (length, stride, size), None where its file does not say."""
+
+    modality: str  # "unknown" where its file does not say
+    in_channels: int
+    view: tuple[int, int, int] | None
+
+
+Planned = Mapping[str, TrainedOn]  # {weights: what they will be trained on}, of files that do not exist yet
+
+
+def check_training(
+    config: TrainConfig, *, folder: Path | None = None, planned: Planned | None = None, opened: OpenClips | None = None
+) -> list[Problem]:
+    """Return all problems of a run that would write to `folder` (None: to none, as a dry run).
+
+    `planned` describes weights that earlier stages of a plan will have written; `opened` opens clips.
+    """
+    problems = check_runtime(config)
+    if problems:
+        return problems
+    modalities = run_modalities(config)
+    problems = [*check_weights(config, planned or {}), *check_neighbors(config)]
+    try:
+        footprint = estimate_footprint(config)
+    except ValueError as error:  # an unknown encoder, or views too small for it
+        return [*problems, Problem(str(error))]
+    try:
+        clips = (opened or clips_opener())(config.clips)
+        missing = check_modalities(clips, modalities, address=config.clips)
+        if missing:
+            return [*problems, *missing]
+        records = training_records(clips, config, modalities)
+    except USER_ERRORS as error:
+        return [*problems, Problem(str(error))]
+    views = config.views
+    return [
+        *problems,
+        *check_labels(config, records),
+        *check_clip_length(records, modalities, length=views.length, stride=views.stride, pad_mode=views.pad_mode),
+        *check_schedule(config, len(records)),
+        *check_space(config, footprint, records, folder),
+    ]
+
+
+def run_modalities(config: TrainConfig) -> list[Modality]:
+    """Return the modalities that a run reads: its own and those of its guides."""
+    names = dict.fromkeys([config.modality, *(guide.modality for guide in config.guides)])
+    return [get_modality(name, flow_style=config.views.flow_style) for name in names]
+
+
+def check_runtime(config: TrainConfig) -> list[Problem]:
+    """Check the device, and that the batch divides among the processes of torchrun."""
+    problems = []
+    try:
+        choose_device(config.runtime.device)
+    except ValueError as error:
+        problems.append(Problem(str(error)))
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if config.batch_size % processes:
+        problems.append(Problem(f"batch_size {config.batch_size} does not divide among {processes} processes"))
+    return problems
+
+
+# Weights: guides and init
+
+
+def check_weights(config: TrainConfig, planned: Planned) -> list[Problem]:
+    """Check that guides and `init` exist, and were trained on what they will be given."""
+    problems = []
+    for number, guide in enumerate(config.guides):
+        place = f"guides.{number}"
+        try:
+            trained = planned.get(guide.weights) or trained_on(
+                guide.weights, branch=guide.branch, keep_head=guide.layer == "projector"
+            )
+            problems += check_guide(guide, trained, config.views, place=place)
+        except USER_ERRORS as error:
+            problems.append(Problem(f"{place}: {error}; train the guide first, or name another one with --guide"))
+    if config.init is not None:
+        try:
+            reuse = config.method.head is not None and config.method.head.reuse
+            trained = planned.get(config.init) or trained_on(config.init, branch=config.init_branch, keep_head=reuse)
+            problems += check_init(config, trained)
+        except USER_ERRORS as error:
+            problems.append(Problem(f"init: {error}; train that run first, or leave init out for random weights"))
+    return problems
+
+
+def trained_on(weights: str, *, branch: str | None = None, keep_head: bool = False) -> TrainedOn:
+    """Read from a weights file what its network was trained on; raise an error if it can't be loaded."""
+    path = find_checkpoint(weights)
+    state = extract_state(path, branch=branch, encoder=None, keep_head=keep_head)
+    if keep_head and not state.head.state:
+        raise ValueError(f"{path} has no projection head for this encoder (layer=encoder needs none)")
+    metadata = state.metadata
+    length, height, _ = metadata.input_size
+    view = (length, metadata.stride, height) if state.layout.has_metadata else None
+    return TrainedOn(metadata.modality, metadata.in_channels, view)
+
+
+def check_guide(guide: GuideConfig, trained: TrainedOn, views: ViewConfig, *, place: str) -> list[Problem]:
+    """Check that a guide sees the modality and, unless others are allowed, the views that it was trained on."""
+    seen = get_modality(guide.modality, flow_style=views.flow_style)
+    if trained.in_channels != seen.num_channels:
+        return [
+            Problem(
+                f"{place}: {guide.weights} takes {trained.in_channels} channels (trained on {trained.modality}), and "
+                f"{seen.name} has {seen.num_channels}; for CoCLR's flow networks set views.flow_style=coclr"
+            )
+        ]
+    if trained.modality not in ("unknown", seen.name) and {trained.modality, seen.name} != {"rgb", "frame"}:
+        return [Problem(f"{place}: {guide.weights} was trained on {trained.modality}, not on {seen.name}")]
+    given = given_view(views, seen)
+    if trained.view is None or guide.allow_other_views or _same_view(trained.view, given):
+        return []
+    return [
+        Problem(
+            f"{place}: {guide.weights} was trained on {_view_text(trained.view)}, and would see {_view_text(given)}; "
+            f"set views as they were, or {place}.allow_other_views=true"
+        )
+    ]
+
+
+def given_view(views: ViewConfig, modality: Modality) -> tuple[int, int, int]:
+    """Return length, stride and size of the views of a modality."""
+    return (1, 1, views.frame_size) if modality.single_frame else (views.length, views.stride, views.size)
+
+
+def _same_view(trained: tuple[int, int, int], given: tuple[int, int, int]) -> bool:
+    if trained[0] == given[0] == 1:  # single frames have no stride
+        return trained[2] == given[2]
+    return trained == given
+
+
+def _view_text(view: tuple[int, int, int]) -> str:
+    length, stride, size = view
+    return f"{length} frame{'s' if length != 1 else ''} with stride {stride} at {size} pixels"
+
+
+def check_init(config: TrainConfig, trained: TrainedOn) -> list[Problem]:
+    """Check that `init` is a network for this modality."""
+    seen = get_modality(config.modality, flow_style=config.views.flow_style)
+    if trained.in_channels == seen.num_channels:
+        return []
+    return [
+        Problem(
+            f"init: {config.init} is a network for {trained.modality} ({trained.in_channels} channels), and this run "
+            f"is on {seen.name} ({seen.num_channels} channels); start from a network for {seen.name}, or convert it "
+            "with `covid-cmsf weights import --channels`"
+        )
+    ]
+
+
+# The method
+
+
+def check_neighbors(config: TrainConfig) -> list[Problem]:
+    """Check k <= n <= entries of the bank."""
+    method, problems = config.method, []
+    if isinstance(method, CoClrConfig) and method.top_k > method.bank_size:
+        problems.append(Problem(f"method.top_k={method.top_k} is more than method.bank_size={method.bank_size}"))
+    if not isinstance(method, MeanShiftConfig):
+        return problems
+    limits = {"method.bank_size": method.bank_size}
+    if isinstance(method, CmsfConfig) and method.constraint == "two_bank":
+        limits["method.labeled_bank_size"] = method.labeled_bank_size
+    if isinstance(method, Cmsf2qConfig) or (isinstance(method, CmsfConfig) and method.uses_guides):
+        candidates = method.num_candidates
+        if candidates > method.bank_size:
+            problems.append(
+                Problem(f"method.num_candidates={candidates} (n) is more than method.bank_size={method.bank_size}")
+            )
+        union = isinstance(method, CmsfConfig) and method.combine == "union"
+        limits["method.num_candidates (n)"] = candidates * (max(1, len(config.guides)) if union else 1)
+    problems += [
+        Problem(f"method.k={method.k} neighbors cannot be chosen among {name}={limit}")
+        for name, limit in limits.items()
+        if method.k != "all" and method.k > limit
+    ]
+    return problems
+
+
+def check_labels(config: TrainConfig, records: Sequence[ClipRecord]) -> list[Problem]:
+    """Check that a method that learns from labels has some."""
+    try:
+        labels = visible_labels(records, config.labels)
+    except USER_ERRORS as error:
+        return [Problem(str(error))]
+    uses_labels = config.method.build(num_classes=1, embedding_dim=1).uses_labels
+    if uses_labels and bool((labels < 0).all()):
+        return [Problem(f"{config.method.name} learns from labels, and {config.clips} has none")]
+    return []
+
+
+def check_schedule(config: TrainConfig, num_videos: int) -> list[Problem]:
+    """Check that an epoch has a step, and that the memory bank is filled early enough for the run to train."""
+    batch_size, accumulate = config.batch_size, config.optimizer.accumulate
+    batches = num_videos * config.repeat // batch_size
+    if not batches:
+        return [
+            Problem(
+                f"{num_videos * config.repeat} videos do not fill one batch of {batch_size}; use a smaller batch size "
+                "(--batch-size), or repeat the data set (repeat=2)"
+            )
+        ]
+    if batches < accumulate:
+        return [Problem(f"an epoch has {batches} batches, fewer than optimizer.accumulate = {accumulate}")]
+    if not isinstance(config.method, TargetMethodConfig):
+        return []
+    return check_bank_fill(config.method, config, batches // accumulate * accumulate * config.schedule.epochs)
+
+
+def check_bank_fill(method: TargetMethodConfig, config: TrainConfig, num_batches: int) -> list[Problem]:
+    """Check that the bank holds what the first loss waits for within the run, and within a tenth of it."""
+    pushed = num_batches * config.batch_size
+    run = f"the run of {config.schedule.epochs} epochs pushes {pushed:,}"
+    epochs = _epochs_to_fill(config, num_batches)
+    advice = f"set a smaller method.bank_size, or train for more epochs (--epochs {epochs})"
+    waits_for = method.bank_size if isinstance(method, CoClrConfig) else method.warmup_entries
+    before_loss = waits_for + (config.batch_size if _pushes_after(config) else 0)
+    if waits_for and before_loss > pushed:
+        what = "mines no positive" if method.warmup_entries < waits_for else "trains nothing"
+        return [Problem(f"{method.name} {what} before the bank has {waits_for:,} entries, and {run}: {advice}")]
+    if method.bank_size > pushed:
+        return [Problem(f"the bank has {method.bank_size:,} entries, and {run}: it is never full; {advice}", "warning")]
+    filling = -(-waits_for // config.batch_size) / num_batches
+    if filling > FILL_FRACTION:
+        return [
+            Problem(
+                f"{filling:.0%} of the run fills the bank, before {method.name} trains ({waits_for:,} entries, "
+                f"{pushed:,} are pushed): {advice}",
+                "warning",
+            )
+        ]
+    return []
+
+
+def _pushes_after(config: TrainConfig) -> bool:
+    return config.method.build(num_classes=1, embedding_dim=1).push == "after"
+
+
+def _epochs_to_fill(config: TrainConfig, num_batches: int) -> int:
+    """Return the epochs with which filling the bank takes a tenth of the run."""
+    assert isinstance(config.method, TargetMethodConfig)
+    per_epoch = num_batches // config.schedule.epochs * config.batch_size
+    return -(-int(config.method.bank_size / FILL_FRACTION) // per_epoch)

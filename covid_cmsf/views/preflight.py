@@ -1,0 +1,75 @@
+"""Checks of clips before long work: they exist, have the modalities, and are long enough."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.factory import open_clips
+from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.clips.sampling import clip_span
+from covid_cmsf.preflight import Problem
+from covid_cmsf.views.dataset import num_usable_frames
+from covid_cmsf.views.modalities import Modality
+
+OpenClips = Callable[[str], Clips]
+PADDED_FRACTION = 0.1  # warn when more of the videos are shorter than a clip
+
+
+def clips_opener() -> OpenClips:
+    """Return `open_clips` that opens each address once, with advice where there are no clips."""
+
+    @cache
+    def opened(address: str) -> Clips:
+        try:
+            return open_clips(address)
+        except FileNotFoundError as error:
+            if Path(address).exists():
+                raise
+            raise FileNotFoundError(
+                f"{error}: name them with --clips CLIPS; `covid-cmsf preprocess` makes a clip store of videos, "
+                "`make demo` that of the demo"
+            ) from None
+
+    return opened
+
+
+def check_modalities(clips: Clips, modalities: Sequence[Modality], *, address: str) -> list[Problem]:
+    """Check that the clips have what is read from them."""
+    moving = [modality.name for modality in modalities if not modality.single_frame]
+    if clips.is_image and moving:
+        return [
+            Problem(f"{address} has images, not videos: modality {moving[0]} needs several frames; use modality=frame")
+        ]
+    stored = {one.stored_modality: one.name for one in modalities if one.stored_modality not in clips.modalities}
+    return [
+        Problem(
+            f"{address} has no {missing}, which modality {name} needs (it has {', '.join(clips.modalities)}); "
+            f"`covid-cmsf preprocess --modalities rgb,flow` stores both"
+        )
+        for missing, name in stored.items()
+    ]
+
+
+def check_clip_length(
+    records: Sequence[ClipRecord], modalities: Sequence[Modality], *, length: int, stride: int, pad_mode: str
+) -> list[Problem]:
+    """Check that the videos are as long as a clip; a shorter one is padded with copies of its frames."""
+    span = clip_span(length, stride)
+    moving = [modality for modality in modalities if not modality.single_frame]
+    if not moving or not records:
+        return []
+    frames = [num_usable_frames(record, moving) for record in records]
+    short = sum(count < span for count in frames)
+    clip = f"a clip spans {span} frames (views.length={length}, views.stride={stride})"
+    if short == len(frames) and pad_mode == "pad":
+        return [
+            Problem(
+                f"{clip}, and the longest of {len(frames):,} videos has {max(frames)}: every clip would begin with "
+                "copies of its first frame; use a smaller views.length or views.stride, or views.pad_mode=loop"
+            )
+        ]
+    if short > PADDED_FRACTION * len(frames):
+        repeated = "first frame is repeated" if pad_mode == "pad" else "frames are looped"
+        return [Problem(f"{clip}; {short:,} of {len(frames):,} videos are shorter: their {repeated}", "warning")]
+    return []

@@ -1,0 +1,239 @@
+"""What can be known before a run starts is said before, in one line each, and nothing is written."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covid_cmsf.models import EncoderMetadata, create_model, save_encoder
+from covid_cmsf.preflight import PreflightError, Problem, check_disk, check_memory, raise_problems
+from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.training.dry_run import dry_run
+from covid_cmsf.training.preflight import check_training
+from covid_cmsf.training.run import run_training
+from tests.factories import make_table_store
+from tests.training.factories import make_config
+
+# A run: 21 videos in batches of 4, 2 epochs of 5 steps, which push 40 entries.
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_table_store(tmp_path_factory.mktemp("store") / "clips")
+
+
+@pytest.fixture(scope="module")
+def guide(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A flow network trained on the views of these runs, without a head."""
+    return save_network(tmp_path_factory.mktemp("guide") / "flow.safetensors")
+
+
+def save_network(path: Path, *, modality: str = "flow", size: int = 32, length: int = 8, stride: int = 1) -> str:
+    channels = 2 if modality == "flow" else 3
+    metadata = EncoderMetadata(
+        encoder="s3d_tiny",
+        in_channels=channels,
+        input_size=(length, size, size),
+        stride=stride,
+        mean=(0.0,) * channels,
+        std=(1.0,) * channels,
+        modality=modality,
+        bn_eps=1e-5,
+    )
+    save_encoder(path, create_model("s3d_tiny", in_channels=channels), metadata)
+    return str(path)
+
+
+def errors(config: TrainConfig, **options: Any) -> list[str]:
+    return [one.message for one in check_training(config, **options) if one.severity == "error"]
+
+
+def warnings(config: TrainConfig) -> list[str]:
+    assert not errors(config)
+    return [one.message for one in check_training(config)]
+
+
+def guided(clips: Path, weights: str, method: dict[str, Any] | None = None, **changes: Any) -> TrainConfig:
+    method = {"name": "cmsf", "bank_size": 16, "num_candidates": 4, "k": 2, **(method or {})}
+    guides = [{"weights": weights, "modality": "flow", "layer": "encoder", **changes.pop("guide", {})}]
+    return make_config(clips, method=method, guides=guides, **changes)
+
+
+def test_a_sound_run_has_no_problem(store: Path, guide: str) -> None:
+    assert not check_training(make_config(store)) and not check_training(guided(store, guide))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clips": "nowhere"}, "no clips at nowhere: name them with --clips CLIPS"),
+        ({"split": "2"}, "no split '2'; these clips have splits: 1"),
+        ({"subset": "val"}, "no video in subset 'val' of split '1'; it has: test, train"),
+        ({"encoder": "s3dd"}, "unknown encoder 's3dd'"),
+        ({"encoder": "s3d_tiny", "views": {"size": 8}}, "too small for s3d_tiny"),
+        ({"runtime": {"device": "gpu"}}, "unknown device 'gpu'"),
+        ({"batch_size": 22, "method": {"name": "xent"}}, "21 videos do not fill one batch of 22"),
+        ({"optimizer": {"accumulate": 6}}, "an epoch has 5 batches, fewer than optimizer.accumulate = 6"),
+        ({"init": "gone.pt"}, "init: no run folder or weights file gone.pt; train that run first"),
+        ({"views": {"length": 30}}, "a clip spans 30 frames (views.length=30, views.stride=1), and the longest of 21"),
+        ({"labels": {"file": "gone.txt"}}, "gone.txt"),
+        ({"method": {"name": "msf", "k": 17, "bank_size": 16}}, "method.k=17 neighbors cannot be chosen among"),
+        (
+            {"method": {"name": "cmsf_2q", "k": 6, "num_candidates": 5, "bank_size": 16}},
+            "method.k=6 neighbors cannot be chosen among method.num_candidates (n)=5",
+        ),
+        ({"method": {"name": "infonce", "bank_size": 10**13}}, "entries of the memory bank (method.bank_size) need"),
+    ],
+)
+def test_what_does_not_fit_the_data_is_one_line(store: Path, changes: dict[str, Any], message: str) -> None:
+    changes = {**changes}
+    config = make_config(Path(changes.pop("clips", store)), **changes)
+    assert [message in line and "\n" not in line for line in errors(config)] == [True]
+
+
+def test_labels_are_needed_where_a_method_learns_from_them(tmp_path: Path, guide: str) -> None:
+    clips = make_table_store(tmp_path / "clips", labeled=False)
+    method = {"name": "cmsf", "constraint": "label", "bank_size": 16}
+    assert errors(make_config(clips, method=method)) == [f"cmsf learns from labels, and {clips} has none"]
+    assert not errors(make_config(clips)) and not errors(guided(clips, guide))
+
+
+def test_modalities_must_be_in_the_store(tmp_path: Path, guide: str) -> None:
+    clips = make_table_store(tmp_path / "clips", modalities=("rgb",))
+    for config in (make_config(clips, modality="flow"), guided(clips, guide)):
+        (line,) = errors(config)
+        assert f"{clips} has no flow, which modality flow needs (it has rgb)" in line
+    assert not errors(make_config(clips, modality="rgbdiff"))
+
+
+# Newcomer 1: CMSF "finished" with weights unchanged to the last bit.
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ({"bank_size": 44, "bank_warmup": "full"}, "cmsf trains nothing before the bank has 44 entries"),
+        ({"bank_size": 99, "bank_warmup": 41}, "cmsf trains nothing before the bank has 41 entries"),
+    ],
+)
+def test_a_bank_that_never_fills_is_refused(store: Path, guide: str, method: dict[str, Any], message: str) -> None:
+    (line,) = errors(guided(store, guide, method))
+    assert message in line and "the run of 2 epochs pushes 40: set a smaller method.bank_size" in line
+    assert not errors(guided(store, guide, method, schedule={"epochs": 200}))
+
+
+def test_coclr_must_have_a_full_bank_to_mine_from(store: Path, guide: str) -> None:
+    method = {"name": "coclr", "bank_size": 44, "bank_warmup": 0}
+    guides = [{"weights": guide, "modality": "flow", "layer": "encoder"}]
+    (line,) = errors(make_config(store, method=method, guides=guides))
+    assert "coclr mines no positive before the bank has 44 entries" in line
+
+
+def test_the_last_step_of_a_run_may_be_its_first_that_trains(store: Path, guide: str) -> None:
+    """Mean shift pushes before the loss, InfoNCE after it: with 40 of 40 entries one trains a step, the other none."""
+    assert not errors(guided(store, guide, {"bank_size": 40, "bank_warmup": "full"}))
+    infonce = {"name": "infonce", "bank_size": 40, "bank_warmup": "full"}
+    assert "trains nothing" in errors(make_config(store, method=infonce))[0]
+    assert not errors(make_config(store, method={**infonce, "bank_size": 36}))
+
+
+def test_a_bank_that_takes_more_than_a_tenth_of_the_run_is_a_warning(store: Path, guide: str) -> None:
+    method = {"bank_size": 20, "bank_warmup": "full"}
+    (line,) = warnings(guided(store, guide, method))
+    assert "50% of the run fills the bank, before cmsf trains" in line and "--epochs 10" in line
+    assert not warnings(guided(store, guide, method, schedule={"epochs": 10}))
+    (line,) = warnings(make_config(store, method={"name": "infonce", "bank_size": 64}))
+    assert "the bank has 64 entries" in line and "it is never full" in line
+
+
+# Newcomer 7.
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ({"k": 10, "num_candidates": 3}, "method.k=10 neighbors cannot be chosen among method.num_candidates (n)=3"),
+        ({"num_candidates": 20}, "method.num_candidates=20 (n) is more than method.bank_size=16"),
+    ],
+)
+def test_k_n_and_the_bank_are_in_order(store: Path, guide: str, method: dict[str, Any], message: str) -> None:
+    assert errors(guided(store, guide, method)) == [message]
+    assert not errors(guided(store, guide, {"k": 4, "num_candidates": 4, "bank_size": 16}))
+    assert not errors(guided(store, guide, {"k": "all"}))
+
+
+# Newcomer 5.
+
+
+def test_a_guide_sees_the_views_that_it_was_trained_on(store: Path, tmp_path: Path) -> None:
+    other = save_network(tmp_path / "other.safetensors", length=4, stride=4, size=36)
+    (line,) = errors(guided(store, other))
+    assert "was trained on 4 frames with stride 4 at 36 pixels, and would see 8 frames with stride 1 at 32" in line
+    assert line.endswith("guides.0.allow_other_views=true")
+    assert not errors(guided(store, other, guide={"allow_other_views": True}))
+
+
+def test_a_guide_sees_the_modality_that_it_was_trained_on(store: Path, tmp_path: Path) -> None:
+    rgb = save_network(tmp_path / "rgb.safetensors", modality="rgb")
+    assert "takes 3 channels (trained on rgb), and flow has 2" in errors(guided(store, rgb))[0]
+    other = save_network(tmp_path / "diff.safetensors", modality="rgbdiff")
+    assert "was trained on rgbdiff, not on rgb" in errors(guided(store, other, guide={"modality": "rgb"}))[0]
+
+
+def test_a_guide_must_exist_and_have_the_layer(store: Path, guide: str) -> None:
+    assert "guides.0: no run folder or weights file gone.pt; train the guide" in errors(guided(store, "gone.pt"))[0]
+    assert "has no projection head" in errors(guided(store, guide, guide={"layer": "projector"}))[0]
+
+
+def test_init_is_a_network_for_this_modality(store: Path, guide: str) -> None:
+    (line,) = errors(make_config(store, init=guide))
+    assert "is a network for flow (2 channels), and this run is on rgb (3 channels)" in line
+    assert not errors(make_config(store, init=guide, modality="flow"))
+
+
+def test_short_videos_are_a_warning_unless_all_are(store: Path, tmp_path: Path) -> None:
+    config = make_config(store, views={"length": 30, "pad_mode": "loop"})
+    assert "21 of 21 videos are shorter: their frames are looped" in warnings(config)[0]
+    mixed = make_table_store(tmp_path / "mixed", num_frames=9)
+    text = (mixed / "manifest.csv").read_text().replace(",9,8,", ",5,4,", 20)
+    (mixed / "manifest.csv").write_text(text)
+    (line,) = warnings(make_config(mixed))
+    assert "videos are shorter: their first frame is repeated" in line
+
+
+# Space, and how problems are told.
+
+
+def test_checkpoints_need_disk_space(store: Path, tmp_path: Path) -> None:
+    runtime = {"keep_every_epochs": 1, "keep": 10**9}
+    config = make_config(store, runtime=runtime, schedule={"epochs": 10**9})
+    (line,) = errors(config, folder=tmp_path / "not" / "yet")
+    assert "the run's checkpoints need about" in line and str(tmp_path) in line and not (tmp_path / "not").exists()
+    assert not errors(make_config(store), folder=tmp_path)
+    free = shutil.disk_usage(tmp_path).free
+    assert check_disk(tmp_path, 2 * free, "features") and not check_disk(tmp_path, 0.5 * free, "features")
+
+
+def test_cached_clips_count_no_more_than_there_is_to_cache(store: Path) -> None:
+    assert not errors(make_config(store, runtime={"cache_gb": 10**6}))  # 21 small videos
+    assert check_memory(1e18, "clips")[0].message.startswith("clips need about 1,000,000.0 TB of memory, and")
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    config = guided(tmp_path / "nowhere", "gone.pt", {"k": 10, "num_candidates": 3})
+    for start in (lambda: run_training(config, tmp_path / "run"), lambda: dry_run(config)):
+        with pytest.raises(PreflightError) as caught:
+            start()
+        lines = str(caught.value).splitlines()
+        assert lines[0] == "3 problems, nothing was started:" and len(lines) == 4
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_same_problem_of_many_stages_is_one_line() -> None:
+    problems = [Problem("a", stage=f"s{number}") for number in range(12)]
+    problems += [Problem("b", stage="s1"), Problem("b", stage="s2"), Problem("c")]
+    with pytest.raises(PreflightError) as caught:
+        raise_problems(problems)
+    assert str(caught.value).splitlines()[1:] == ["  12 stages: a", "  stages s1, s2: b", "  c"]
+    raise_problems([Problem("only a warning", "warning")])
