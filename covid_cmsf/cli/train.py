@@ -248,7 +248,7 @@ def cotrain(
     covid-cmsf cotrain paper/video/cotraining --clips CLIPS --dry-run
     """
     from covid_cmsf.config import config_name, find_config
-    from covid_cmsf.cotrain.run import build_graphs, load_plan
+    from covid_cmsf.cotrain.run import load_plan, prepare_plan
 
     path = find_config("plans", plan)
     options = {"defaults.clips": clips, "defaults.encoder": encoder, "defaults.batch_size": batch_size}
@@ -262,7 +262,8 @@ def cotrain(
         from covid_cmsf.cotrain.display import cost_table, stage_costs, stage_tree
         from covid_cmsf.cotrain.executor import select_stages
 
-        for stages in build_graphs(chosen, folder, plan_dir=path.parent):
+        _, graphs = prepare_plan(chosen, folder, plan_dir=path.parent, only=only, start=start, parallel=parallel)
+        for stages in graphs:
             wanted = select_stages(stages, only=only, start=start)
             stages = [stage for stage in stages if stage.name in wanted] if only or start else stages
             console.print(stage_tree(stages))
@@ -270,7 +271,7 @@ def cotrain(
         return
     from covid_cmsf.cotrain.display import stage_bars
     from covid_cmsf.cotrain.run import run_plan
-    from covid_cmsf.cotrain.table import screen_table
+    from covid_cmsf.cotrain.table import has_labels, screen_table, table_notes
 
     with stage_bars() as show:
         code, rows = run_plan(
@@ -283,7 +284,11 @@ def cotrain(
             num_processes=num_processes,
             show=show,
         )
-    title = f"{name}: R@1 and linear in percent, protocol {chosen.evaluation.protocol}"
-    console.print(screen_table(rows, title, width=console.width))
-    console.print(f"{folder} has table.md, table.csv, table.json and a folder per stage")
+    measured = "R@1 and linear in percent" if has_labels(rows) else "effective rank of the features (no labels)"
+    title = f"{name}: {measured}, protocol {chosen.evaluation.protocol}"
+    if any(row["done"] for row in rows):
+        console.print(screen_table(rows, title, width=console.width))
+        console.print(f"{folder} has table.md, table.csv, table.json and a folder per stage")
+    for note in table_notes(rows):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code)

@@ -48,8 +48,7 @@ def execute(stages: Sequence[Stage], selected: set[str], execution: Execution) -
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["covid_cmsf.cotrain.preload"])
     states = execution.states
-    for stage in stages:
-        states[stage.name] = "done" if is_done(stage) else "waiting" if stage.name in selected else "not selected"
+    states |= stage_states(stages, selected)
     order = longest_chain_first(stages) if len(execution.slots) > 1 else stages
     execution.on_change(states)
     try:
@@ -68,6 +67,23 @@ def execute(stages: Sequence[Stage], selected: set[str], execution: Execution) -
     if execution.stop.asked:
         return exit_codes.INTERRUPTED
     return exit_codes.FAILED if "failed" in states.values() else exit_codes.SUCCESS
+
+
+def stage_states(stages: Sequence[Stage], selected: set[str]) -> dict[str, str]:
+    """Return done, waiting or `not selected` of each stage.
+
+    A stage with a result is done, unless a waiting stage needs its checkpoint and that was deleted.
+    """
+    states: dict[str, str] = {}
+    needed: set[str] = set()
+    for stage in reversed(stages):
+        usable = stage.name not in needed or stage.config is None or stage.checkpoint.is_file()
+        if is_done(stage) and usable:
+            states[stage.name] = "done"
+        else:
+            states[stage.name] = "waiting" if stage.name in selected else "not selected"
+            needed |= set(stage.needs) if stage.name in selected else set()
+    return {stage.name: states[stage.name] for stage in stages}
 
 
 def longest_chain_first(stages: Sequence[Stage]) -> list[Stage]:
@@ -139,8 +155,16 @@ def _forward_signal(execution: Execution) -> None:
 
 
 def prepare_folder(stage: Stage) -> None:
-    """Create the stage's folder. Results of another configuration are moved to `replaced/`; those of this one stay."""
+    """Create the stage's folder. Results of another configuration are moved to `replaced/`; those of this one stay.
+
+    A result whose checkpoint was deleted, and is needed, is moved too.
+    """
+    reason = ""
     if stage.folder.exists() and read_stage_key(stage.folder) != stage.key:
+        reason = f"the configuration of stage {stage.name} has changed"
+    elif stage.config is not None and is_done(stage) and not stage.checkpoint.is_file():
+        reason = f"the checkpoint of stage {stage.name} was deleted, and a later stage needs it: it is trained again"
+    if reason:
         moved = stage.folder.parent / "replaced" / f"{stage.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         number = 1
         while moved.exists():
@@ -148,7 +172,7 @@ def prepare_folder(stage: Stage) -> None:
             moved = moved.with_name(f"{moved.name}-{number}")
         moved.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(stage.folder, moved)
-        logger.info("the configuration of stage %s has changed: its old results are in %s", stage.name, moved)
+        logger.info("%s; its old results are in %s", reason, moved)
     stage.folder.mkdir(parents=True, exist_ok=True)
     write_stage_key(stage.folder, stage.key)
 

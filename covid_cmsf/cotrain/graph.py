@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from covid_cmsf.training.config import RuntimeConfig, TrainConfig
 from covid_cmsf.training.run_dir import config_to_dict
 from covid_cmsf.views.config import ViewConfig
 
+GUIDE_CHECKS = ("weights", "allow_other_views")  # of a guide's settings: do not change what a stage computes
 CONTENT = 1  # increment when what a stage computes changes: all stages of existing plans are then redone
 
 
@@ -49,7 +51,7 @@ class Stage:
     def checkpoint(self) -> Path:
         """Weights file of the stage; it exists once the stage is done."""
         if self.spec.weights is not None:
-            return find_checkpoint(self.spec.weights)
+            return _weights_file(self.spec.weights)
         return self.folder / "checkpoints" / "last.pt"
 
 
@@ -146,23 +148,37 @@ def _stage_key(
     if config is not None:
         run = config_to_dict(config)
         contents["config"] = {k: v for k, v in run.items() if k not in ("runtime", "init", "guides", "clips")}
-        contents["guides"] = [{k: v for k, v in guide.items() if k != "weights"} for guide in run["guides"]]
+        contents["guides"] = [{k: v for k, v in guide.items() if k not in GUIDE_CHECKS} for guide in run["guides"]]
         if spec.init is None and config.init is not None:
-            contents["init"] = _file_hash(config.init, spec.name)
+            contents["init"] = _file_hash(config.init)
         if not spec.guides:
-            contents["files"] = [_file_hash(guide.weights, spec.name) for guide in config.guides]
+            contents["files"] = [_file_hash(guide.weights) for guide in config.guides]
     elif spec.weights is not None:
-        contents["weights"] = [_file_hash(spec.weights, spec.name), spec.branch, spec.modality]
+        contents["weights"] = [_file_hash(spec.weights), spec.branch, spec.modality]
     else:
         contents["made"] = [spec.random, spec.histogram, spec.modality, values.get("seed", 0)]
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
-def _file_hash(path: str, stage: str) -> str:
-    checkpoint = find_checkpoint(path)
+def _file_hash(path: str) -> str:
+    """Hash a weights file. One that is missing matters only if the stage will run: `check_plan` tells that."""
+    checkpoint = _weights_file(path)
     if not checkpoint.is_file():
-        raise FileNotFoundError(f"stage {stage}: there is no weights file {path}")
-    return file_sha256(checkpoint)
+        return "missing"
+    stat = checkpoint.stat()
+    return _hash_once(checkpoint, stat.st_mtime_ns, stat.st_size)
+
+
+@cache
+def _hash_once(path: Path, modified: int, size: int) -> str:
+    return file_sha256(path)
+
+
+def _weights_file(path: str) -> Path:
+    try:
+        return find_checkpoint(path)
+    except FileNotFoundError:  # a folder without a checkpoint, so far
+        return Path(path) / "checkpoints" / "last.pt"
 
 
 def clips_fingerprint(path: str) -> list[str]:

@@ -8,14 +8,15 @@ from pathlib import Path
 import torch
 
 from covid_cmsf import exit_codes
-from covid_cmsf.clips import open_clips
 from covid_cmsf.config import load_config
-from covid_cmsf.cotrain.executor import Execution, execute, seed_dir, select_stages
+from covid_cmsf.cotrain.executor import Execution, execute, seed_dir, select_stages, stage_states
 from covid_cmsf.cotrain.graph import Stage, build_graph
-from covid_cmsf.cotrain.plan import EvaluationConfig, PlanConfig, check_sections
+from covid_cmsf.cotrain.plan import PlanConfig, check_sections
+from covid_cmsf.cotrain.preflight import PlanClips, check_plan, leave_out_labels
 from covid_cmsf.cotrain.stage import read_stage_result, run_stage
 from covid_cmsf.cotrain.table import Row, mean_over_seeds, table_rows, write_tables
 from covid_cmsf.files import write_text_atomic
+from covid_cmsf.preflight import Problem, raise_problems
 from covid_cmsf.training.run_dir import lock_dir
 from covid_cmsf.training.signals import stop_request
 
@@ -51,9 +52,8 @@ def run_plan(
 
     `parallel` stages run at a time, each with `num_processes` processes; `show` is called when a state changes.
     """
-    graphs = build_graphs(plan, out, plan_dir=plan_dir)
-    check_evaluation(plan.evaluation, graphs[0])
     slots = device_slots(parallel, num_processes)
+    plan, graphs = prepare_plan(plan, out, plan_dir=plan_dir, only=only, start=start, parallel=parallel)
     out.mkdir(parents=True, exist_ok=True)
     code = exit_codes.SUCCESS
     with lock_dir(out), stop_request() as stop:
@@ -91,12 +91,25 @@ def warn_of_skipped_videos(graphs: list[list[Stage]]) -> bool:
     return found
 
 
-def check_evaluation(evaluation: EvaluationConfig, stages: list[Stage]) -> None:
-    """Open the clips of the evaluation and select their split, so that errors come before any training."""
-    if evaluation.clips is not None:
-        clips = open_clips(evaluation.clips)
-        for split in {evaluation.split or stage.split for stage in stages}:
-            clips.select(split, evaluation.query)
+def prepare_plan(
+    plan: PlanConfig,
+    out: Path,
+    *,
+    plan_dir: Path,
+    only: str | None = None,
+    start: str | None = None,
+    parallel: int = 1,
+) -> tuple[PlanConfig, list[list[Stage]]]:
+    """Return the plan as far as its clips have labels for it, and its graphs; raise all problems of stages to run."""
+    clips = PlanClips()
+    plan = leave_out_labels(plan, clips)
+    graphs = build_graphs(plan, out, plan_dir=plan_dir)
+    problems: list[Problem] = []
+    for stages in graphs:
+        states = stage_states(stages, select_stages(stages, only=only, start=start))
+        problems += check_plan(stages, states, clips, parallel=parallel)
+    raise_problems(problems)
+    return plan, graphs
 
 
 def write_results(plan: PlanConfig, graphs: list[list[Stage]], out: Path) -> list[Row]:

@@ -20,8 +20,11 @@ from covid_cmsf.clips import open_clips
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.devices import choose_device
 from covid_cmsf.evaluation.features.extract import extract_features
+from covid_cmsf.evaluation.features.file import Features, load_features
 from covid_cmsf.evaluation.features.model import EvalModel, create_histogram_model, create_random_model, load_eval_model
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
+from covid_cmsf.evaluation.label_free import label_free_measures
+from covid_cmsf.evaluation.preflight import is_labeled
 from covid_cmsf.evaluation.probes.linear import evaluate_linear
 from covid_cmsf.evaluation.retrieval import evaluate_retrieval
 from covid_cmsf.files import write_text_atomic
@@ -33,6 +36,8 @@ from covid_cmsf.training.run_dir import write_config
 from covid_cmsf.training.signals import SIGNALS
 
 logger = logging.getLogger(__name__)
+FEATURES_FILE = "features.safetensors"
+ERROR_FILE = "error.txt"  # in the folder of a stage that failed: why
 
 
 def run_stage(stage: Stage, slot: str, *, num_processes: int = 1, num_slots: int = 1) -> None:
@@ -41,15 +46,17 @@ def run_stage(stage: Stage, slot: str, *, num_processes: int = 1, num_slots: int
     start = time.monotonic()
     runtime = stage_runtime(stage, slot, num_processes=num_processes, num_slots=num_slots)
     set_threads(runtime)
+    (stage.folder / ERROR_FILE).unlink(missing_ok=True)
     try:
         if stage.config is not None:
             status = _train(stage, stage.config.model_copy(update={"runtime": runtime}), slot, num_processes)
             if status == "stopped":
                 sys.exit(exit_codes.INTERRUPTED)
         add_text_file(stage.folder / "log.txt")
-        result = evaluate_stage(stage, runtime)
+        result = evaluate_stage(stage, runtime, evaluation_device(stage, slot))
     except (ValueError, RuntimeError, OSError) as error:
         add_text_file(stage.folder / "log.txt")
+        write_text_atomic(stage.folder / ERROR_FILE, " ".join(str(error).split()) + "\n")
         logger.error("stage %s: %s", stage.name, error)
         logger.debug("traceback", exc_info=True)  # for log.txt
         sys.exit(exit_codes.FAILED)
@@ -59,11 +66,19 @@ def run_stage(stage: Stage, slot: str, *, num_processes: int = 1, num_slots: int
 def stage_runtime(stage: Stage, slot: str, *, num_processes: int, num_slots: int) -> RuntimeConfig:
     """Return the stage's runtime in a slot: a configured device stays, the cores are divided among the slots."""
     device = stage.runtime.device
-    if device == "auto":
+    if device in ("auto", "cuda"):
         device = slot.partition("#")[0] if num_processes == 1 else slot.partition(":")[0].partition("#")[0]
     cores = len(os.sched_getaffinity(0)) // num_slots
     threads = stage.runtime.threads or max(1, cores // num_processes - stage.runtime.workers)
     return stage.runtime.model_copy(update={"device": device, "threads": threads})
+
+
+def evaluation_device(stage: Stage, slot: str) -> str:
+    """Return the device that measures a stage: one of its own slot, as others train in the other slots."""
+    device = stage.runtime.device
+    if device not in ("auto", "cuda"):
+        return device
+    return slot.partition("#")[0].partition(",")[0]  # of cuda:2,3 the first
 
 
 def _train(stage: Stage, config: TrainConfig, slot: str, num_processes: int) -> str:
@@ -78,9 +93,12 @@ def _train(stage: Stage, config: TrainConfig, slot: str, num_processes: int) -> 
     return launch_torchrun(stage.folder, num_processes=num_processes, gpus=gpus)
 
 
-def evaluate_stage(stage: Stage, runtime: RuntimeConfig) -> dict[str, Any]:
-    """Return R@1 and linear accuracy, in percent, of the stage's encoder; write its features and results."""
-    device, evaluation = choose_device(runtime.device), stage.evaluation
+def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[str, Any]:
+    """Measure the stage's encoder; write its features and results.
+
+    With labels: R@1 and linear accuracy, in percent. Without, only what needs none.
+    """
+    evaluation = stage.evaluation
     eval_model = load_stage_model(stage)
     eval_protocol = build_eval_protocol(
         eval_model.metadata,
@@ -93,13 +111,20 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig) -> dict[str, Any]:
     features = extract_features(
         eval_model,
         open_clips(evaluation.clips or stage.clips),
-        stage.folder / "features.safetensors",
+        stage.folder / FEATURES_FILE,
         eval_protocol=eval_protocol,
         split=evaluation.split or stage.split,
-        device=device,
+        device=choose_device(device),
         num_workers=runtime.workers,
         replace=True,
     )
+    result = {
+        "seconds": _training_seconds(stage),
+        "num_videos": len(features.videos),
+        "skipped": [list(entry) for entry in features.skipped],
+    }
+    if not is_labeled(features.videos):
+        return result | _label_free_result(stage, features)
     subsets: dict[str, Any] = {
         "gallery": evaluation.gallery,
         "query": evaluation.query,
@@ -109,17 +134,28 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig) -> dict[str, Any]:
     linear = evaluate_linear(features, **subsets, probe=evaluation.probe)
     _write_json(stage.folder / "retrieval.json", asdict(retrieval))
     _write_json(stage.folder / "linear.json", asdict(linear))
-    labels = features.videos.labels[features.videos.labels >= 0]
-    return {
+    return result | {
         "r1": retrieval.recall[1],
         "chance": retrieval.chance,
         "r1_interval": asdict(retrieval)["interval"][1],
         "linear": linear.scores.top1,
         "effective_rank": effective_rank(features.features),
-        "num_classes": int(labels.unique().numel()),
+        "num_classes": int(features.videos.labels.unique().numel()),
         "num_query": retrieval.num_query,
-        "skipped": [list(entry) for entry in features.skipped],
-        "seconds": _training_seconds(stage),
+    }
+
+
+def _label_free_result(stage: Stage, features: Features) -> dict[str, Any]:
+    """Return what needs no labels; neighbors are compared with those of the stage's guides."""
+    guides = [stage.folder.parent / name / FEATURES_FILE for name in stage.spec.guides]
+    measures = label_free_measures(features, [load_features(path) for path in guides if path.is_file()])
+    _write_json(stage.folder / "unlabeled.json", asdict(measures))
+    agreement = [one.percent for one in measures.agreement]
+    return {
+        "effective_rank": measures.effective_rank,
+        "window_r1": measures.window_r1,
+        "window_chance": measures.window_chance,
+        "agreement": sum(agreement) / len(agreement) if agreement else None,
     }
 
 
@@ -196,9 +232,14 @@ _launched: list[subprocess.Popen[bytes]] = []
 
 
 def launch_torchrun(folder: Path, *, num_processes: int, gpus: str | None) -> str:
-    """Train the run configured in `folder`; return "finished" or "stopped". `gpus` is a list such as `0,1`."""
+    """Train the run configured in `folder`; return "finished" or "stopped".
+
+    `gpus` is a list such as `0,1`, counted among the GPUs that this process sees.
+    """
     options = ["-m", "torch.distributed.run", f"--nproc-per-node={num_processes}", "--standalone"]
-    environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {})}
+    environment = dict(os.environ)
+    if gpus is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = mask_gpus(gpus, environment.get("CUDA_VISIBLE_DEVICES"))
     command = [sys.executable, *options, "-m", "covid_cmsf", "train", str(folder), "--accept-changes"]
     stop_requested = False
 
@@ -221,6 +262,17 @@ def launch_torchrun(folder: Path, *, num_processes: int, gpus: str | None) -> st
     if stop_requested:  # torchrun does not pass on the exit code of its processes
         return "stopped"
     raise RuntimeError(f"torchrun ended with exit code {code}; see {folder / 'log.txt'}")
+
+
+def mask_gpus(gpus: str, mask: str | None) -> str:
+    """Return the value of CUDA_VISIBLE_DEVICES for `gpus` (such as `0,1`), counted within the user's own mask.
+
+    A mask lists numbers or UUIDs; None: there is no mask.
+    """
+    if not mask:
+        return gpus
+    visible = [name.strip() for name in mask.split(",")]
+    return ",".join(visible[int(number)] for number in gpus.split(","))
 
 
 def terminate_launched() -> None:

@@ -15,26 +15,23 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from covid_cmsf.cotrain.graph import Stage
-from covid_cmsf.cotrain.stage import read_stage_result
+from covid_cmsf.cotrain.stage import ERROR_FILE, read_stage_result
 from covid_cmsf.files import write_text_atomic
 
 Row = dict[str, Any]
 WIDE = 100  # characters; narrower terminals get fewer columns
-COLUMNS = (
-    "index",
-    "stage",
-    "model",
-    "modality",
-    "init",
-    "constraint",
-    "epochs",
-    "r1",
-    "linear",
-    "num_query",
-    "seconds",
-)
-HEADERS = ("Index", "Stage", "Model", "Modality", "Init", "Constraint", "Epochs", "R@1", "Linear", "N", "Time")
-
+DESCRIPTION_COLUMNS = {
+    "index": "Index",
+    "stage": "Stage",
+    "model": "Model",
+    "modality": "Modality",
+    "init": "Init",
+    "constraint": "Constraint",
+    "epochs": "Epochs",
+}
+LABEL_COLUMNS = {"r1": "R@1", "linear": "Linear"}
+UNLABELED_COLUMNS = {"effective_rank": "Rank", "window_r1": "Window R@1", "agreement": "Agreement"}
+NUMBERS = (*LABEL_COLUMNS.values(), *UNLABELED_COLUMNS.values(), "N", "Time")  # aligned to the right
 OPTIONAL_COLUMNS = {
     "transfer": "Transfer",
     "published_r1": "R@1 paper",
@@ -54,7 +51,7 @@ def _chance_row(stages: Sequence[Stage], template: Row) -> Row:
     """Return the scores of a random ranking; the query videos, and so chance, are the same for all stages."""
     value = next((result.get("chance") for result in map(read_stage_result, stages) if result), None)
     values = {"index": "0", "stage": "chance", "model": "chance", "r1": value, "linear": value}
-    return {**dict.fromkeys(template), **values, "protocol": template["protocol"]}
+    return {**dict.fromkeys(template), **values, "protocol": template["protocol"], "done": value is not None}
 
 
 def _row(stage: Stage, index: dict[str, str]) -> Row:
@@ -83,11 +80,22 @@ def _row(stage: Stage, index: dict[str, str]) -> Row:
         "transfer": _transfer(stage),
         "published_transfer": spec.published.transfer,
         "effective_rank": result.get("effective_rank"),
-        "num_query": result.get("num_query"),
+        "num_query": result.get("num_query", result.get("num_videos")),
         "num_skipped": len(result.get("skipped", [])),
         "chance": result.get("chance"),
         "protocol": stage.evaluation.protocol,
+        "done": bool(result),
+        "error": None if result else _read_error(stage),
+        "window_r1": result.get("window_r1"),
+        "window_chance": result.get("window_chance"),
+        "agreement": result.get("agreement"),
     }
+
+
+def _read_error(stage: Stage) -> str | None:
+    """Return why the stage failed when it last ran; None if it did not."""
+    path = stage.folder / ERROR_FILE
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
 
 
 def _transfer(stage: Stage) -> float | None:
@@ -111,12 +119,15 @@ def mean_over_seeds(tables: Sequence[list[Row]]) -> list[Row]:
     rows = []
     for per_seed in zip(*tables, strict=True):
         row = dict(per_seed[0])
-        for name in ("r1", "linear", "transfer", "seconds", "effective_rank"):
+        for name in (*LABEL_COLUMNS, *UNLABELED_COLUMNS, "transfer", "seconds"):
             values = [one[name] for one in per_seed if one[name] is not None]
             row[name] = statistics.mean(values) if values else None
             row[f"{name}_sd"] = statistics.stdev(values) if len(values) > 1 else None
         row |= {
-            "num_seeds": sum(one["r1"] is not None for one in per_seed),
+            "num_seeds": sum(one["done"] for one in per_seed),
+            "done": any(one["done"] for one in per_seed),
+            "error": next((one["error"] for one in per_seed if one["error"]), None),
+            "num_skipped": max(one["num_skipped"] or 0 for one in per_seed),
             "r1_seeds": [one["r1"] for one in per_seed],
             "r1_interval": None,
         }
@@ -136,46 +147,64 @@ def write_tables(folder: Path, rows: list[Row]) -> None:
 
 
 def markdown(rows: list[Row]) -> str:
-    """Return the table as Markdown."""
-    headers = _headers(rows)
-    lines = ["| " + " | ".join(headers) + " |", "|" + "---|" * len(headers)]
-    lines += ["| " + " | ".join(_format_row(row, headers)) + " |" for row in rows]
-    return "\n".join([*lines, "", chance_line(rows)]).rstrip("\n") + "\n"
+    """Return the table as Markdown, with what chance is, and which stages failed."""
+    columns = _columns(rows)
+    lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(_format_cell(row, name) for name in columns) + " |" for row in rows]
+    notes = [f"\n{note}" for note in (chance_line(rows), *table_notes(rows)) if note]
+    return "\n".join([*lines, *notes]) + "\n"
 
 
 def chance_line(rows: list[Row]) -> str:
-    """Return what R@1 a random ranking has; empty as long as no stage has a result."""
-    value = next((row["chance"] for row in rows if row.get("chance") is not None), None)
-    return "" if value is None else f"R@1 of a random ranking: {value:.1f}"
+    """Return what a random ranking has; empty as long as no stage has a result."""
+    for name, measure in (("chance", "R@1"), ("window_chance", "Window R@1")):
+        value = next((row[name] for row in rows if row.get(name) is not None), None)
+        if value is not None:
+            return f"{measure} of a random ranking: {value:.1f}"
+    return ""
+
+
+def table_notes(rows: list[Row]) -> list[str]:
+    """Return a line per stage that failed, and one on those that have no result."""
+    stages = [row for row in rows if row["stage"] != "chance"]
+    failed = [row for row in stages if row["error"] and not row["done"]]
+    absent = [row["stage"] for row in stages if not row["done"] and not row["error"]]
+    notes = [f"{len(failed)} of {len(stages)} stages failed:"] if failed else []
+    notes += [f"  {row['stage']}: {row['error']}" for row in failed]
+    if absent:
+        notes.append(f"{len(absent)} of {len(stages)} stages have no result yet: {', '.join(absent)}")
+    return notes
 
 
 def screen_table(rows: list[Row], title: str, *, width: int = 120) -> Table:
-    """Return the table for a terminal `width` characters wide; a narrow one omits stage, time and N."""
-    headers = _headers(rows)
-    left_out = {"Stage", "Time"} | (set() if any(row.get("num_skipped") for row in rows) else {"N"})
-    visible = [header for header in headers if width >= WIDE or header not in left_out]
+    """Return the stages that are done, for a terminal `width` characters wide; a narrow one omits stage, time and N."""
+    rows = [row for row in rows if row["done"]]
+    left_out = {"stage", "seconds"} | (set() if any(row.get("num_skipped") for row in rows) else {"num_query"})
+    columns = {name: header for name, header in _columns(rows).items() if width >= WIDE or name not in left_out}
     table = Table(
         title=title, caption=chance_line(rows), box=SIMPLE_HEAD, padding=(0, 1 if width >= WIDE else 0), pad_edge=False
     )
-    for header in visible:
-        table.add_column(header, justify="right" if header in ("R@1", "Linear", "N", "Time") else "left")
+    for header in columns.values():
+        table.add_column(header, justify="right" if header in NUMBERS else "left")
     for row in rows:
-        cells = dict(zip(headers, _format_row(row, headers), strict=True))
-        table.add_row(*(cells[header] for header in visible))
+        table.add_row(*(_format_cell(row, name) for name in columns))
     return table
 
 
-def _headers(rows: list[Row]) -> list[str]:
-    """Return the headers; optional columns without any value are omitted."""
-    return [
-        *HEADERS,
-        *(header for name, header in OPTIONAL_COLUMNS.items() if any(row.get(name) is not None for row in rows)),
-    ]
+def has_labels(rows: list[Row]) -> bool:
+    """Tell whether a stage was measured with labels, or none is done yet."""
+    return any(row["r1"] is not None for row in rows) or not any(row["done"] for row in rows)
 
 
-def _format_row(row: Row, headers: list[str]) -> list[str]:
-    optional = [_format_cell(row, name) for name, header in OPTIONAL_COLUMNS.items() if header in headers]
-    return [*(_format_cell(row, name) for name in COLUMNS), *optional]
+def _columns(rows: list[Row]) -> dict[str, str]:
+    """Return the columns with their headers; measures that need labels, and optional ones, only with a value."""
+    return {
+        **DESCRIPTION_COLUMNS,
+        **(LABEL_COLUMNS if has_labels(rows) else UNLABELED_COLUMNS),
+        "num_query": "N",
+        "seconds": "Time",
+        **{name: text for name, text in OPTIONAL_COLUMNS.items() if any(row.get(name) is not None for row in rows)},
+    }
 
 
 def _format_cell(row: Row, name: str) -> str:
@@ -185,7 +214,7 @@ def _format_cell(row: Row, name: str) -> str:
         return "" if value is None else f"{value}, {skipped} skipped" if skipped else str(value)
     if name == "seconds":
         return "" if value is None else f"{value:.0f} s"
-    if name in ("r1", "linear", *OPTIONAL_COLUMNS):
+    if name in (*LABEL_COLUMNS, *UNLABELED_COLUMNS, *OPTIONAL_COLUMNS):
         spread = row.get(f"{name}_sd")
         return _format_number(value) + ("" if spread is None else f" ± {spread:.1f}")
     return "–" if value is None else str(value)

@@ -1,17 +1,16 @@
 """Memory and disk space of a run: estimated from its configuration without allocating anything, and checked."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.devices import choose_device
 from covid_cmsf.methods.base import TargetMethodConfig
 from covid_cmsf.methods.memory_bank import MemoryBanks
-from covid_cmsf.models import MLP, HeadLayout, create_model
+from covid_cmsf.models import MLP, Encoder, HeadLayout, create_model
 from covid_cmsf.models.heads import head_layout
 from covid_cmsf.models.networks import make_predictor
 from covid_cmsf.preflight import Problem, check_disk, check_memory
@@ -29,6 +28,13 @@ class Footprint:
     checkpoint: float
 
 
+@cache
+def meta_encoder(name: str, in_channels: int = 3) -> Encoder:
+    """Return an encoder without weights, to ask for its sizes; ValueError if there is none of this name."""
+    with torch.device("meta"):
+        return create_model(name, in_channels=in_channels)
+
+
 def estimate_footprint(config: TrainConfig) -> Footprint:
     """Return the sizes; ValueError for an unknown encoder or views that are too small for it.
 
@@ -36,8 +42,8 @@ def estimate_footprint(config: TrainConfig) -> Footprint:
     """
     seen = get_modality(config.modality, flow_style=config.views.flow_style)
     size = config.views.frame_size if seen.single_frame else config.views.size
+    encoder = meta_encoder(config.encoder, seen.num_channels)
     with torch.device("meta"):
-        encoder = create_model(config.encoder, in_channels=seen.num_channels)
         encoder.check_clip(
             torch.empty(1, seen.num_channels, 1 if seen.single_frame else config.views.length, size, size)
         )
@@ -69,31 +75,26 @@ def _num_bytes(module: nn.Module) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
 
 
-def check_space(
-    config: TrainConfig, footprint: Footprint, records: Sequence[ClipRecord], folder: Path | None
-) -> list[Problem]:
-    """Check the memory for bank and cached clips, and the disk for checkpoints."""
+def check_space(config: TrainConfig, footprint: Footprint, cached: float, folder: Path | None) -> list[Problem]:
+    """Check the memory for the bank and for `cached` bytes of clips, and the disk for checkpoints."""
     device = choose_device(config.runtime.device)
     on_gpu = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     bank_size = config.method.bank_size if isinstance(config.method, TargetMethodConfig) else 0
     problems = check_memory(
         footprint.bank, f"the {bank_size:,} entries of the memory bank (method.bank_size)", available=on_gpu
     )
-    problems += check_memory(
-        cache_bytes(config, records), f"the cached clips (runtime.cache_gb={config.runtime.cache_gb:g})"
-    )
+    problems += check_memory(cached, f"the cached clips (runtime.cache_gb={config.runtime.cache_gb:g})")
     if folder is not None:
         problems += check_disk(folder, checkpoint_bytes(config, footprint, folder), "the run's checkpoints")
     return problems
 
 
-def cache_bytes(config: TrainConfig, records: Sequence[ClipRecord]) -> float:
-    """Return the memory that decoded clips will take: at most `cache_gb`, and no more than there are."""
+def cache_bytes(config: TrainConfig, rgb_bytes: float, flow_bytes: float) -> float:
+    """Return the memory that cached clips will take: at most `cache_gb`, and no more than there are decoded."""
     limit = config.runtime.cache_gb * 1e9
     live = [config.modality, *(guide.modality for guide in config.guides if guide.cache == "none")]
     stored = {get_modality(name).stored_modality for name in live}
-    rgb, flow = 3 * ("rgb" in stored), 2 * ("flow" in stored)  # bytes per pixel
-    decoded = sum(one.width * one.height * (rgb * one.num_frames + flow * one.num_flow) for one in records)
+    decoded = rgb_bytes * ("rgb" in stored) + flow_bytes * ("flow" in stored)
     return min(limit, decoded) if decoded else limit  # images do not say their size
 
 

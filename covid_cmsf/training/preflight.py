@@ -1,11 +1,11 @@
 """Checks of a training run before it starts: `covid-cmsf train`, its dry run, and every stage of a plan."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.devices import choose_device
 from covid_cmsf.exit_codes import USER_ERRORS
 from covid_cmsf.methods.base import TargetMethodConfig
@@ -16,10 +16,10 @@ from covid_cmsf.models.checkpoints.reader import find_checkpoint
 from covid_cmsf.preflight import Problem
 from covid_cmsf.training.config import GuideConfig, TrainConfig
 from covid_cmsf.training.data import training_records, visible_labels
-from covid_cmsf.training.footprint import check_space, estimate_footprint
+from covid_cmsf.training.footprint import cache_bytes, check_space, estimate_footprint
 from covid_cmsf.views.config import ViewConfig
 from covid_cmsf.views.modalities import Modality, get_modality
-from covid_cmsf.views.preflight import OpenClips, check_clip_length, check_modalities, clips_opener
+from covid_cmsf.views.preflight import check_clip_length, check_modalities, clips_opener
 
 FILL_FRACTION = 0.1  # warn when filling the bank takes more of the run
 
@@ -36,37 +36,76 @@ class TrainedOn:
 Planned = Mapping[str, TrainedOn]  # {weights: what they will be trained on}, of files that do not exist yet
 
 
+@dataclass(frozen=True)
+class VideoSummary:
+    """What the checks need to know about the videos of a run."""
+
+    num_videos: int
+    num_labeled: int  # with a label that the method may see
+    rgb_bytes: int  # decoded
+    flow_bytes: int
+    problems: tuple[Problem, ...]  # of clips longer than the videos
+
+
+class VideoSummaries:
+    """Opens clips and summarizes the videos of a run, each once: the stages of a plan share them."""
+
+    def __init__(self) -> None:
+        self.open = clips_opener()
+        self._summaries: dict[tuple[object, ...], VideoSummary] = {}
+
+    def of(self, config: TrainConfig) -> VideoSummary:
+        """Return the summary of a run; raise an error if there are no such clips, split or labels."""
+        clips, views, modalities = self.open(config.clips), config.views, run_modalities(config)
+        names = tuple(modality.name for modality in modalities)
+        key = (config.clips, config.split, config.subset, config.labels, names, views)
+        if key not in self._summaries:
+            records = training_records(clips, config, modalities)
+            pixels = [(one.width * one.height, one) for one in records]
+            self._summaries[key] = VideoSummary(
+                num_videos=len(records),
+                num_labeled=int((visible_labels(records, config.labels) >= 0).sum()),
+                rgb_bytes=sum(3 * area * one.num_frames for area, one in pixels),
+                flow_bytes=sum(2 * area * one.num_flow for area, one in pixels),
+                problems=tuple(
+                    check_clip_length(
+                        records, modalities, length=views.length, stride=views.stride, pad_mode=views.pad_mode
+                    )
+                ),
+            )
+        return self._summaries[key]
+
+
 def check_training(
-    config: TrainConfig, *, folder: Path | None = None, planned: Planned | None = None, opened: OpenClips | None = None
+    config: TrainConfig,
+    *,
+    folder: Path | None = None,
+    planned: Planned | None = None,
+    videos: VideoSummaries | None = None,
 ) -> list[Problem]:
     """Return all problems of a run that would write to `folder` (None: to none, as a dry run).
 
-    `planned` describes weights that earlier stages of a plan will have written; `opened` opens clips.
+    `planned` describes weights that earlier stages of a plan will have written.
     """
+    videos = videos or VideoSummaries()
     problems = check_runtime(config)
     if problems:
         return problems
-    modalities = run_modalities(config)
     problems = [*check_weights(config, planned or {}), *check_neighbors(config)]
     try:
         footprint = estimate_footprint(config)
-    except ValueError as error:  # an unknown encoder, or views too small for it
-        return [*problems, Problem(str(error))]
-    try:
-        clips = (opened or clips_opener())(config.clips)
-        missing = check_modalities(clips, modalities, address=config.clips)
+        missing = check_modalities(videos.open(config.clips), run_modalities(config), address=config.clips)
         if missing:
             return [*problems, *missing]
-        records = training_records(clips, config, modalities)
-    except USER_ERRORS as error:
+        summary = videos.of(config)
+    except USER_ERRORS as error:  # an unknown encoder, no clips, no such split, ...
         return [*problems, Problem(str(error))]
-    views = config.views
     return [
         *problems,
-        *check_labels(config, records),
-        *check_clip_length(records, modalities, length=views.length, stride=views.stride, pad_mode=views.pad_mode),
-        *check_schedule(config, len(records)),
-        *check_space(config, footprint, records, folder),
+        *check_labels(config, summary),
+        *summary.problems,
+        *check_schedule(config, summary.num_videos),
+        *check_space(config, footprint, cache_bytes(config, summary.rgb_bytes, summary.flow_bytes), folder),
     ]
 
 
@@ -117,6 +156,12 @@ def check_weights(config: TrainConfig, planned: Planned) -> list[Problem]:
 def trained_on(weights: str, *, branch: str | None = None, keep_head: bool = False) -> TrainedOn:
     """Read from a weights file what its network was trained on; raise an error if it can't be loaded."""
     path = find_checkpoint(weights)
+    modified = path.stat().st_mtime_ns if path.exists() else 0
+    return _read_trained_on(path, branch, keep_head, modified)
+
+
+@cache
+def _read_trained_on(path: Path, branch: str | None, keep_head: bool, modified: int) -> TrainedOn:
     state = extract_state(path, branch=branch, encoder=None, keep_head=keep_head)
     if keep_head and not state.head.state:
         raise ValueError(f"{path} has no projection head for this encoder (layer=encoder needs none)")
@@ -208,14 +253,10 @@ def check_neighbors(config: TrainConfig) -> list[Problem]:
     return problems
 
 
-def check_labels(config: TrainConfig, records: Sequence[ClipRecord]) -> list[Problem]:
+def check_labels(config: TrainConfig, videos: VideoSummary) -> list[Problem]:
     """Check that a method that learns from labels has some."""
-    try:
-        labels = visible_labels(records, config.labels)
-    except USER_ERRORS as error:
-        return [Problem(str(error))]
     uses_labels = config.method.build(num_classes=1, embedding_dim=1).uses_labels
-    if uses_labels and bool((labels < 0).all()):
+    if uses_labels and not videos.num_labeled:
         return [Problem(f"{config.method.name} learns from labels, and {config.clips} has none")]
     return []
 

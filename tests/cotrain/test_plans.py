@@ -1,7 +1,9 @@
 """Executed plans: nothing is done twice, changed stages are redone, and a kill changes no number."""
 
+import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -175,3 +177,53 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(plan: Path, monkeypatch: p
     assert done.exit_code == 0, done.output
     assert "cmsf-flow-1: CMSF 4/2 on flow  ← guided by cmsf-rgb-1" in done.output and "to do" in done.output
     assert sorted(plan.parent.iterdir()) == before
+
+
+def test_a_plan_without_labels_runs_to_its_end(plan: Path, clips: Path, tmp_path: Path) -> None:
+    """Audit 1.1: the first stage was trained, then everything failed for want of labels."""
+    store = tmp_path / "unlabeled"
+    shutil.copytree(clips, store)
+    hide_labels(store)
+    values = yaml.safe_load(plan.read_text())
+    values["defaults"]["clips"] = str(store)
+    plan.write_text(yaml.safe_dump({**values, "controls": ["oracle"], "baselines": ["chance", "color"]}))
+    done = CliRunner().invoke(app, ["cotrain", str(plan), "--out", str(tmp_path / "out")], env={"COLUMNS": "140"})
+    assert done.exit_code == exit_codes.SUCCESS, done.output
+    rows = json.loads((tmp_path / "out" / "table.json").read_text())
+    assert [row["stage"] for row in rows] == [
+        "color-histogram",
+        "infonce-rgb",
+        "infonce-flow",
+        "cmsf-rgb-1",
+        "cmsf-flow-1",
+    ]
+    assert all(row["done"] and row["effective_rank"] > 1 and row["r1"] is None for row in rows)
+    assert rows[1]["agreement"] is None and 0 <= rows[3]["agreement"] <= 100  # with the guide's neighbors
+    assert (
+        "Rank" in done.output
+        and "Agreement" in done.output
+        and "R@1" not in done.output
+        and "Linear" not in done.output
+    )
+    assert "R@1" not in (tmp_path / "out" / "table.md").read_text()
+
+
+def hide_labels(store: Path) -> None:
+    """As if nobody knew what the videos show, and with a single subset, as the layout `flat` has it."""
+    with (store / "manifest.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with (store / "manifest.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({**row, "label": -1, "class_name": ""} for row in rows)
+    for split in (store / "splits").glob("*.csv"):
+        split.write_text(split.read_text().replace("test", "train"))
+
+
+def test_a_failed_plan_prints_no_table_as_if_it_were_a_result(plan: Path) -> None:
+    """Newcomer 10: only stages that are done are rows; then how many failed, and why."""
+    arguments = ["cotrain", str(plan), "--out", str(plan.parent / "out"), "pretrain.optimizer.lr=1e38"]
+    done = CliRunner().invoke(app, [*arguments, "pretrain.schedule.epochs=2"], env={"COLUMNS": "140"})
+    assert done.exit_code == exit_codes.FAILED
+    assert "R@1" not in done.output and "2 of 4 stages failed:\n  infonce-rgb: the loss of step" in done.output
+    assert "2 of 4 stages have no result yet: cmsf-rgb-1, cmsf-flow-1" in done.output
