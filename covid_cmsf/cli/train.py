@@ -284,7 +284,7 @@ def cotrain(
             num_processes=num_processes,
             show=show,
         )
-    measured = "R@1 and linear in percent" if has_labels(rows) else "effective rank of the features (no labels)"
+    measured = "R@1 and linear in percent" if has_labels(rows) else "measured without labels"
     title = f"{name}: {measured}, protocol {chosen.evaluation.protocol}"
     if any(row["done"] for row in rows):
         console.print(screen_table(rows, title, width=console.width))

@@ -57,7 +57,7 @@ def leave_out_labels(plan: PlanConfig, clips: PlanClips) -> PlanConfig:
         return plan
     left_out = [name for name in ("oracle", "chance") if name in (*plan.controls, *plan.baselines)]
     if left_out:
-        logger.warning("%s has no labels: %s is left out of the plan", address, " and ".join(left_out))
+        logger.warning("%s has no labels: left out of the plan: %s", address, ", ".join(left_out))
     controls = tuple(name for name in plan.controls if name != "oracle")
     baselines = tuple(name for name in plan.baselines if name != "chance")
     return plan.model_copy(update={"controls": controls, "baselines": baselines})

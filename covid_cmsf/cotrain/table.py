@@ -30,7 +30,7 @@ DESCRIPTION_COLUMNS = {
     "epochs": "Epochs",
 }
 LABEL_COLUMNS = {"r1": "R@1", "linear": "Linear"}
-UNLABELED_COLUMNS = {"effective_rank": "Rank", "window_r1": "Window R@1", "agreement": "Agreement"}
+UNLABELED_COLUMNS = {"effective_rank": "Rank", "window_r1": "Window", "agreement": "Agreement"}
 NUMBERS = (*LABEL_COLUMNS.values(), *UNLABELED_COLUMNS.values(), "N", "Time")  # aligned to the right
 OPTIONAL_COLUMNS = {
     "transfer": "Transfer",
@@ -157,7 +157,7 @@ def markdown(rows: list[Row]) -> str:
 
 def chance_line(rows: list[Row]) -> str:
     """Return what a random ranking has; empty as long as no stage has a result."""
-    for name, measure in (("chance", "R@1"), ("window_chance", "Window R@1")):
+    for name, measure in (("chance", "R@1"), ("window_chance", "Window (a video finds its own other window)")):
         value = next((row[name] for row in rows if row.get(name) is not None), None)
         if value is not None:
             return f"{measure} of a random ranking: {value:.1f}"

@@ -158,7 +158,7 @@ def test_rows_that_need_labels_are_left_out_of_rounds(tmp_path: Path, caplog: py
     path = write_plan(tmp_path, clips, controls=["msf", "oracle"], baselines=["chance", "color"])
     names = [stage.name for stage in prepare(path)]
     assert "msf-rgb" in names and "color-histogram" in names and not any("oracle" in name for name in names)
-    assert f"{clips} has no labels: oracle and chance is left out of the plan" in caplog.text
+    assert f"{clips} has no labels: left out of the plan: oracle, chance" in caplog.text
 
 
 def test_a_listed_stage_that_needs_labels_is_refused(tmp_path: Path) -> None:
