@@ -374,7 +374,7 @@ def test_the_quickstart_runs(store: Path, flow_run: Path) -> None:
 
 def test_configurations_are_found_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match="no clips at nowhere"):
+    with pytest.raises(ValueError, match="no clips at nowhere"):
         cc.train("infonce", {"clips": "nowhere"})
     with pytest.raises(ValueError, match="is a plan: use"):
         cc.train("demo")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.records import get_column
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.plan import PlanConfig
 from covid_cmsf.evaluation.features.protocol import NUM_WINDOWS
@@ -50,7 +51,7 @@ def leave_out_labels(plan: PlanConfig, clips: PlanClips) -> PlanConfig:
     """Return the plan without the rows that need labels, if its clips have none: the control `oracle`, and chance."""
     address = plan.defaults.get("clips")
     try:
-        labeled = address is None or any(record.label >= 0 for record in clips.open(str(address)).records)
+        labeled = address is None or max(get_column(clips.open(str(address)).records, "label")) >= 0
     except USER_ERRORS:  # told by `check_plan`
         return plan
     if labeled:

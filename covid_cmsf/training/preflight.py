@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
+from covid_cmsf.clips.records import get_column
 from covid_cmsf.devices import choose_device
 from covid_cmsf.exit_codes import USER_ERRORS
 from covid_cmsf.methods.base import TargetMethodConfig
@@ -61,12 +64,15 @@ class VideoSummaries:
         key = (config.clips, config.split, config.subset, config.labels, names, views)
         if key not in self._summaries:
             records = training_records(clips, config, modalities)
-            pixels = [(one.width * one.height, one) for one in records]
+            width, height, frames, flow = (
+                np.array(get_column(records, name), dtype=np.int64)
+                for name in ("width", "height", "num_frames", "num_flow")
+            )
             self._summaries[key] = VideoSummary(
                 num_videos=len(records),
                 num_labeled=int((visible_labels(records, config.labels) >= 0).sum()),
-                rgb_bytes=sum(3 * area * one.num_frames for area, one in pixels),
-                flow_bytes=sum(2 * area * one.num_flow for area, one in pixels),
+                rgb_bytes=int((3 * width * height * frames).sum()),
+                flow_bytes=int((2 * width * height * flow).sum()),
                 problems=tuple(
                     check_clip_length(
                         records, modalities, length=views.length, stride=views.stride, pad_mode=views.pad_mode

@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.factory import open_clips
-from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.clips.records import ClipRecord, get_column
 from covid_cmsf.clips.sampling import clip_span
 from covid_cmsf.preflight import Problem
-from covid_cmsf.views.dataset import num_usable_frames
 from covid_cmsf.views.modalities import Modality
 
 OpenClips = Callable[[str], Clips]
@@ -57,15 +59,15 @@ def check_clip_length(
     """Check that the videos are as long as a clip; a shorter one is padded with copies of its frames."""
     span = clip_span(length, stride)
     moving = [modality for modality in modalities if not modality.single_frame]
-    if not moving or not records:
+    if not moving or not len(records):
         return []
-    frames = [num_usable_frames(record, moving) for record in records]
-    short = sum(count < span for count in frames)
+    frames = num_usable_frames_of(records, moving)
+    short = int((frames < span).sum())
     clip = f"a clip spans {span} frames (views.length={length}, views.stride={stride})"
     if short == len(frames) and pad_mode == "pad":
         return [
             Problem(
-                f"{clip}, and the longest of {len(frames):,} videos has {max(frames)}: every clip would begin with "
+                f"{clip}, and the longest of {len(frames):,} videos has {frames.max()}: every clip would begin with "
                 "copies of its first frame; use a smaller views.length or views.stride, or views.pad_mode=loop"
             )
         ]
@@ -73,3 +75,10 @@ def check_clip_length(
         repeated = "first frame is repeated" if pad_mode == "pad" else "frames are looped"
         return [Problem(f"{clip}; {short:,} of {len(frames):,} videos are shorter: their {repeated}", "warning")]
     return []
+
+
+def num_usable_frames_of(records: Sequence[ClipRecord], modalities: Sequence[Modality]) -> NDArray[np.int64]:
+    """Return `num_usable_frames` of all records, without making an object of each."""
+    frames, flow = (np.array(get_column(records, name), dtype=np.int64) for name in ("num_frames", "num_flow"))
+    usable = frames - 1 if any(modality.frame_difference for modality in modalities) else frames
+    return np.minimum(usable, flow) if any(one.stored_modality == "flow" for one in modalities) else usable
