@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from covid_cmsf.logs import format_bytes
+
 logger = logging.getLogger(__name__)
 MAX_STAGES_NAMED = 3
 
@@ -110,11 +112,3 @@ def available_memory() -> float:
 
 def _read_lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-
-
-def format_bytes(size: float) -> str:
-    """Format a size with one unit: `640 kB`, `1.2 GB`."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if size >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{max(size, 0) / 1e3:.0f} kB"

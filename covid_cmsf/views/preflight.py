@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ def clips_opener() -> OpenClips:
         try:
             return open_clips(address)
         except FileNotFoundError as error:
-            if Path(address).exists():
+            if not str(error).startswith("no clips at"):
                 raise
             raise FileNotFoundError(
                 f"{error}: name them with --clips CLIPS; `covid-cmsf preprocess` makes a clip store of videos, "

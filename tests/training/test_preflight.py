@@ -217,7 +217,7 @@ def test_checkpoints_need_disk_space(store: Path, tmp_path: Path) -> None:
 
 def test_cached_clips_count_no_more_than_there_is_to_cache(store: Path) -> None:
     assert not errors(make_config(store, runtime={"cache_gb": 10**6}))  # 21 small videos
-    assert check_memory(1e18, "clips")[0].message.startswith("clips need about 1,000,000.0 TB of memory, and")
+    assert check_memory(1e18, "clips")[0].message.startswith("clips need about 1000000.0 TB of memory, and")
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
