@@ -103,6 +103,8 @@ def verify_tensors(path: Path | str, *, hint: str = "copy it again") -> bool:
 
 
 def _tensor_bytes(tensor: Tensor) -> memoryview:
+    if tensor.numel() == 0:  # its strides may be 0, which `view` refuses
+        return memoryview(b"")
     flat: Any = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return memoryview(flat)
 

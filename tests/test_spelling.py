@@ -38,7 +38,7 @@ OLD_NAMES = """
 # Keys of files of version 0.1.0, in the modules that read them; names of other projects.
 ALLOWED = {
     "mkdocs.yml": {"grey"},  # mkdocs-material's color "blue grey"
-    "covid_cmsf/evaluation/features/file.py": {"set_aside"},
+    "covid_cmsf/evaluation/features/old_formats.py": {"set_aside"},
     "covid_cmsf/models/checkpoints/formats/native.py": {"optimiser"},
     "covid_cmsf/training/monitor.py": {"bank_rows"},
 }

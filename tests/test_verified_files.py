@@ -3,6 +3,7 @@
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,6 +16,7 @@ TENSORS = {
     "flags": torch.tensor([True, False, True]),
     "half": torch.ones(3, dtype=torch.bfloat16),
     "empty": torch.empty(0, 4),
+    "empty, of numpy": torch.from_numpy(np.cumsum(np.zeros(0, dtype=np.int64))),
     "scalar": torch.tensor(7),
 }
 METADATA = {"kind": '{"covid_cmsf_sha256":"no"}', "a": "ä \n"}

@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from covid_cmsf.evaluation.chunks import column_mean, map_rows, row_chunks
+
 Centering = Literal["train", "own", "none"]
 CENTERING_BY_PROTOCOL: dict[str, Centering] = {"clean": "train", "coclr": "own"}
 
@@ -36,13 +38,15 @@ def center_and_normalize(gallery: Tensor, queries: Tensor, centering: Centering)
     `train` subtracts the mean of the gallery from both, so a query's result does not depend on other queries. `own`
     subtracts the mean of each set from itself, as CoCLR does. Means are computed in float64.
     """
-    gallery, queries = gallery.double(), queries.double()
-    mean = gallery.mean(0)
-    if centering == "own":
-        gallery, queries = gallery - mean, queries - queries.mean(0)
-    elif centering == "train":
-        gallery, queries = gallery - mean, queries - mean
-    return F.normalize(gallery, dim=1).float(), F.normalize(queries, dim=1).float()
+    means = [torch.zeros(gallery.shape[1], dtype=torch.float64)] * 2
+    if centering != "none":
+        mean = column_mean(gallery)
+        means = [mean, column_mean(queries) if centering == "own" else mean]
+    return _center(gallery, means[0]), _center(queries, means[1])
+
+
+def _center(features: Tensor, mean: Tensor) -> Tensor:
+    return map_rows(features, lambda rows: F.normalize(rows - mean, dim=1))
 
 
 Floats = NDArray[np.float32]
@@ -51,6 +55,8 @@ GROUP_SIZE = 32  # similarities per group; candidates are found by the maximum o
 EXTRA_CANDIDATES = 4  # candidates beyond K
 BLOCK_QUERIES = 768  # queries per block: the fastest size of the matrix product
 BLOCK_VALUES = 16_000_000  # similarities per block, at most
+TILE_SIZE = 131_072  # entries of a larger gallery that are searched at a time: blocks keep enough queries
+EXHAUSTIVE_ROWS = 16_384  # gallery entries per float64 product
 PAD_SIMILARITY = np.float32(-4.0)  # below every cosine
 
 
@@ -62,6 +68,8 @@ def nearest(queries: Tensor, gallery: Tensor, k: int, *, block_size: int | None 
     """
     if not 1 <= k <= len(gallery):
         raise ValueError(f"k = {k}: must be 1 to {len(gallery)}, the size of the gallery")
+    if len(gallery) > TILE_SIZE:
+        return _nearest_in_tiles(queries, gallery, k)
     if block_size is None:
         block_size = max(1, min(BLOCK_QUERIES, len(queries), BLOCK_VALUES // len(gallery)))
     query_array, gallery_array = (
@@ -77,6 +85,20 @@ def nearest(queries: Tensor, gallery: Tensor, k: int, *, block_size: int | None 
             chunks = zip(np.array_split(block, num_threads), np.array_split(product, num_threads), strict=True)
             neighbors += pool.map(lambda chunk: _resolve_ties(chunk[0], gallery_array, chunk[1], k), chunks)
     return torch.from_numpy(np.concatenate(neighbors))
+
+
+def _nearest_in_tiles(queries: Tensor, gallery: Tensor, k: int) -> Tensor:
+    """Merge the nearest neighbors in each tile of a large gallery, by exact similarity and index: the same result."""
+    starts = range(0, len(gallery), TILE_SIZE)
+    tiles = [gallery[start : start + TILE_SIZE] for start in starts]
+    found = [nearest(queries, tile, min(k, len(tile))) + start for start, tile in zip(starts, tiles, strict=True)]
+    candidates = torch.cat(found, dim=1).sort(dim=1).values  # (Q, P), ascending: ties stay in index order
+    neighbors = torch.empty(len(queries), k, dtype=torch.int64)
+    for rows in row_chunks(len(queries), candidates.shape[1] * gallery.shape[1]):
+        pairs = gallery[candidates[rows]].double() @ queries[rows].double()[:, :, None]  # (Q, P, 1)
+        order = torch.argsort(-pairs[:, :, 0].float(), dim=1, stable=True)[:, :k]
+        neighbors[rows] = candidates[rows].gather(1, order)
+    return neighbors
 
 
 def nearest_others(features: Tensor, indices: Tensor, k: int) -> Tensor:
@@ -150,5 +172,8 @@ def _rank_exhaustively(queries: Floats, gallery: Floats, k: int) -> Indices:
     """Sort all similarities in float64 rounded to fp32, by value and index: for queries with too many ties."""
     if not len(queries):
         return np.zeros((0, k), dtype=np.int64)
-    similarities = (queries.astype(np.float64) @ gallery.astype(np.float64).T).astype(np.float32)
+    similarities = np.empty((len(queries), len(gallery)), dtype=np.float32)
+    for start in range(0, len(gallery), EXHAUSTIVE_ROWS):
+        rows = slice(start, start + EXHAUSTIVE_ROWS)
+        similarities[:, rows] = queries.astype(np.float64) @ gallery[rows].astype(np.float64).T
     return np.argsort(-similarities, axis=1, kind="stable")[:, :k]

@@ -172,6 +172,22 @@ def test_a_damaged_piece_is_made_again(eval_model: EvalModel, tmp_path: Path, mo
     assert (tmp_path / "f").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
+def test_a_piece_with_a_flipped_bit_is_made_again(
+    eval_model: EvalModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards_module.ShardStore, "remove", lambda self: None)
+    extract(eval_model, tmp_path / "f")
+    monkeypatch.undo()
+    piece = tmp_path / ".f.shards" / "000000.safetensors"
+    damaged = bytearray(piece.read_bytes())
+    damaged[-5] ^= 1
+    piece.write_bytes(damaged)
+    whole = (tmp_path / "f").read_bytes()
+    (tmp_path / "f").unlink()
+    extract(eval_model, tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == whole
+
+
 def test_a_finished_file_is_kept_and_another_one_refused(eval_model: EvalModel, tmp_path: Path) -> None:
     out = tmp_path / "f"
     extract(eval_model, out)

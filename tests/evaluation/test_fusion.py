@@ -113,7 +113,7 @@ def test_the_probabilities_file(tmp_path: Path) -> None:
     assert torch.equal(again.probabilities, made.probabilities) and again.videos.ids == made.videos.ids
     assert holds_probabilities(path) and not holds_probabilities(tmp_path / "no")
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(ValueError, match="truncated"):
+    with pytest.raises(ValueError, match="damaged"):
         load_probabilities(path)
     save_probabilities(path, replace(made, probabilities=made.probabilities[:3]))
     with pytest.raises(ValueError, match="probabilities \\(3, 4\\) for 16 videos"):

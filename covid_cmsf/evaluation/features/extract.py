@@ -178,12 +178,17 @@ def _assemble(
             f"none of {len(split_videos.records)} videos could be read; the first: {next(iter(errors.values()))}"
         )
     windows = torch.cat([shard.windows for shard in shards if len(shard.windows)])
-    if num_zero := int((windows == 0).all(1).sum()):
+    window_numbers, window_starts = (
+        torch.cat([getattr(shard, name) for shard in shards]) for name in ("window_videos", "window_starts")
+    )
+    del shards  # a million images take gigabytes
+    if num_zero := int((windows.abs().amax(1) == 0).sum()):
         logger.warning(
             "the features of %d of %d windows are all zero: has the encoder collapsed?", num_zero, len(windows)
         )
-    index_of = {number: index for index, number in enumerate(readable)}
-    window_videos = torch.tensor([index_of[int(number)] for shard in shards for number in shard.window_videos])
+    index_of = torch.zeros(len(split_videos.records), dtype=torch.int64)
+    index_of[torch.tensor(readable)] = torch.arange(len(readable))
+    window_videos = index_of[window_numbers]
     skipped = [*split_videos.missing] + [
         (split_videos.records[number].video_id, split_videos.subsets[number], reason)
         for number, reason in errors.items()
@@ -193,7 +198,7 @@ def _assemble(
         features=video_features(windows, window_videos, len(readable)),
         windows=windows,
         window_videos=window_videos,
-        window_starts=torch.cat([shard.window_starts for shard in shards]),
+        window_starts=window_starts,
         provenance=provenance,
         skipped=tuple(skipped),
     )

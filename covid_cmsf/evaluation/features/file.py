@@ -1,13 +1,15 @@
-"""Features and probabilities files: safetensors with a JSON header about their content and the model behind it.
+"""Features and probabilities files: safetensors with a JSON header about the model behind them, and a SHA-256.
 
-Features file, header `covid_cmsf_features` with `provenance`, `videos`, `skipped`:
+Features file, header `covid_cmsf_features` with `provenance` and `class_names`:
     features    (N, D) per video: mean over its windows of the unit-length window features
     windows     (W, D) per window: the pooled output of the backbone
     window_videos, window_starts    (W,) index of the window's video, and its first frame
-Probabilities file, header `covid_cmsf_probabilities` with `provenance`, `videos`:
+    videos.*, skipped.*    tables of the videos with and without features, as columns: see `columns.py`
+Probabilities file, header `covid_cmsf_probabilities` with `provenance` and `class_names`:
     probabilities    (N, C) per test video, as a fine-tuned classifier predicts them
+    videos.*
 
-Format 2. Format 1 (version 0.1.0) differs in names only; `_upgrade_header` translates them.
+Format 3. Formats 1 (version 0.1.0) and 2 had the tables in the header, and no SHA-256; they are read: `old_formats.py`.
 """
 
 # N videos, W windows, D feature, C classes
@@ -15,29 +17,36 @@ Format 2. Format 1 (version 0.1.0) differs in names only; `_upgrade_header` tran
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.config import Config, validate
+from covid_cmsf.evaluation.features.columns import decode_skipped, decode_videos, encode_skipped, encode_videos
+from covid_cmsf.evaluation.features.old_formats import skipped_from_json, upgrade_header, video_table_from_json
 from covid_cmsf.evaluation.features.protocol import EvalProtocol
-from covid_cmsf.evaluation.features.subsets import VideoTable, video_table_from_json
-from covid_cmsf.files import atomic_path
+from covid_cmsf.evaluation.features.subsets import VideoTable
+from covid_cmsf.verified_files import read_metadata, read_tensors, write_tensors
 
 
 def clips_sha256(clips: Clips) -> str:
     """Hash the records (with the hashes of the original videos) and, for clip stores, how they were made."""
     info = getattr(clips, "info", None)
     store_info = info.model_dump(mode="json", exclude={"software"}) if info is not None else {}
-    records = [asdict(record) for record in clips.records]
+    records = hashlib.sha256()
+    for record in clips.records:  # one by one: there may be a million
+        records.update(json.dumps(astuple(record)).encode() + b"\n")
     return compute_fingerprint(
-        {"clips": records, "modalities": clips.modalities, "bound": clips.flow_bound, "made": store_info}
+        {
+            "clips": records.hexdigest(),
+            "modalities": clips.modalities,
+            "bound": clips.flow_bound,
+            "made": store_info,
+        }
     )
 
 
@@ -46,7 +55,8 @@ def compute_fingerprint(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-FEATURES_FORMAT = 2
+FEATURES_FORMAT = 3  # of both kinds of files
+JSON_TABLES = 2  # the last format with tables in the header
 FEATURES_HEADER = "covid_cmsf_features"
 FEATURES_TENSORS = ("features", "windows", "window_videos", "window_starts")
 
@@ -105,14 +115,10 @@ def save_features(path: Path | str, features: Features) -> None:
     Example:
         >>> cc.save_features("copy.safetensors", cc.load_features("rgb.safetensors"))
     """
-    header = {
-        "provenance": features.provenance.model_dump(mode="json"),
-        "videos": features.videos.to_json(),
-        "skipped": features.skipped,
-    }
-    tensors = {name: getattr(features, name).contiguous() for name in FEATURES_TENSORS}
-    with atomic_path(Path(path)) as temporary:
-        temporary.write_bytes(save(tensors, metadata={FEATURES_HEADER: json.dumps(header)}))
+    tensors = {name: getattr(features, name) for name in FEATURES_TENSORS}
+    tensors |= encode_videos(features.videos) | encode_skipped(features.skipped)
+    provenance = {**features.provenance.model_dump(mode="json"), "format": FEATURES_FORMAT}
+    write_tensors(Path(path), tensors, metadata=_header(FEATURES_HEADER, provenance, features.videos))
 
 
 def load_features(path: Path | str) -> Features:
@@ -125,19 +131,27 @@ def load_features(path: Path | str) -> Features:
     """
     path = Path(path)
     tensors, header = read_tensor_file(path, FEATURES_HEADER, file_kind="a features file", made_by="covid-cmsf extract")
-    number = header.get("provenance", {}).get("format")
-    if number != FEATURES_FORMAT:
-        raise ValueError(f"{path} has format {number!r}; this version reads format {FEATURES_FORMAT}")
     if missing := [name for name in FEATURES_TENSORS if name not in tensors]:
         raise ValueError(f"{path}: missing tensors {', '.join(missing)}")
+    is_old = header["provenance"].get("format") == JSON_TABLES
     features = Features(
-        videos=video_table_from_json(header.get("videos", {}), location=str(path)),
+        videos=_read_videos(tensors, header, path),
         provenance=validate(Provenance, header["provenance"], origin=str(path)),
-        skipped=tuple((str(a), str(b), str(c)) for a, b, c in header.get("skipped", [])),
+        skipped=skipped_from_json(header.get("skipped", [])) if is_old else decode_skipped(tensors, location=str(path)),
         **{name: tensors[name] for name in FEATURES_TENSORS},
     )
     _check_features(features, path)
     return features
+
+
+def _header(key: str, provenance: Mapping[str, Any], videos: VideoTable) -> dict[str, str]:
+    return {key: json.dumps({"provenance": provenance, "class_names": videos.class_names})}
+
+
+def _read_videos(tensors: Mapping[str, Tensor], header: Mapping[str, Any], path: Path) -> VideoTable:
+    if header["provenance"].get("format") == JSON_TABLES:
+        return video_table_from_json(header.get("videos", {}), location=str(path))
+    return decode_videos(tensors, [str(name) for name in header.get("class_names", [])], location=str(path))
 
 
 def read_tensor_file(path: Path, key: str, *, file_kind: str, made_by: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -146,49 +160,20 @@ def read_tensor_file(path: Path, key: str, *, file_kind: str, made_by: str) -> t
         raise IsADirectoryError(f"{path} is a directory; give {file_kind}, as `{made_by}` writes it")
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}; `{made_by}` writes {file_kind}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get(key)
-            tensors = {name: file.get_tensor(name) for name in file.keys()} if header else {}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path} is not {file_kind}, or it is truncated ({error}); `{made_by}` writes it again"
-        ) from None
-    if header is None:
+    tensors, metadata = read_tensors(path, hint=f"`{made_by}` writes {file_kind} again")
+    if key not in metadata:
         raise ValueError(f"{path} is a safetensors file, but not {file_kind}; `{made_by}` writes one")
     try:
-        values = json.loads(header)
+        values = json.loads(metadata[key])
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: the header is damaged ({error})") from None
-    values = _upgrade_header(values) if isinstance(values, dict) and "about" in values else values
+    values = upgrade_header(values) if isinstance(values, dict) and "about" in values else values
     if not isinstance(values, dict) or not isinstance(values.get("provenance"), dict):
         raise ValueError(f"{path}: the header is damaged (no `provenance` in it)")
+    number = values["provenance"].get("format")
+    if number not in (JSON_TABLES, FEATURES_FORMAT):
+        raise ValueError(f"{path} has format {number!r}; this version reads formats 1 to {FEATURES_FORMAT}")
     return tensors, values
-
-
-OLD_NAMES = {  # format 1 -> format 2, of headers of features and probabilities, by the mapping that has them
-    "header": {"about": "provenance", "set_aside": "skipped"},
-    "provenance": {"part": "branch", "showing": "eval_protocol", "recipe": "config"},
-    "eval_protocol": {"protocol": "name"},
-    "config": {"backbone_factor": "backbone_lr_factor", "drops": "milestones", "val_share": "val_fraction"},
-    "videos": {"parts": "subsets"},
-}
-
-
-def _upgrade_header(old: dict[str, Any]) -> dict[str, Any]:
-    """Translate a header of format 1 to the names of format 2; other names stay."""
-
-    def rename(values: Any, mapping: str) -> Any:
-        if not isinstance(values, dict):
-            return values
-        translation = OLD_NAMES.get(mapping, {})
-        new_names = {str(key): translation.get(str(key), str(key)) for key in values}
-        return {new_names[key]: rename(value, new_names[key]) for key, value in values.items()}
-
-    header: dict[str, Any] = rename(old, "header")
-    if isinstance(header["provenance"], dict) and header["provenance"].get("format") == 1:
-        header["provenance"]["format"] = 2
-    return header
 
 
 def _check_features(features: Features, path: Path) -> None:
@@ -209,7 +194,6 @@ def _check_features(features: Features, path: Path) -> None:
         )
 
 
-PROBABILITIES_FORMAT = 2
 PROBABILITIES_HEADER = "covid_cmsf_probabilities"
 
 
@@ -224,19 +208,14 @@ class Probabilities:
 
 def save_probabilities(path: Path, values: Probabilities) -> None:
     """Write a probabilities file."""
-    header = {"provenance": {"format": PROBABILITIES_FORMAT, **values.provenance}, "videos": values.videos.to_json()}
-    tensors = {"probabilities": values.probabilities.contiguous()}
-    with atomic_path(Path(path)) as temporary:
-        temporary.write_bytes(save(tensors, metadata={PROBABILITIES_HEADER: json.dumps(header)}))
+    tensors = {"probabilities": values.probabilities, **encode_videos(values.videos)}
+    provenance = {**values.provenance, "format": FEATURES_FORMAT}
+    write_tensors(Path(path), tensors, metadata=_header(PROBABILITIES_HEADER, provenance, values.videos))
 
 
 def holds_probabilities(path: Path | str) -> bool:
     """Whether `path` is a probabilities file; False for any other file, readable or not."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return PROBABILITIES_HEADER in (file.metadata() or {})
-    except (SafetensorError, OSError):
-        return False
+    return PROBABILITIES_HEADER in read_metadata(path)
 
 
 def load_probabilities(path: Path | str) -> Probabilities:
@@ -246,9 +225,7 @@ def load_probabilities(path: Path | str) -> Probabilities:
     tensors, header = read_tensor_file(
         path, PROBABILITIES_HEADER, file_kind=file_kind, made_by="covid-cmsf evaluate finetune"
     )
-    if header["provenance"].get("format") != PROBABILITIES_FORMAT:
-        raise ValueError(f"{path} has format {header['provenance'].get('format')!r}; expected {PROBABILITIES_FORMAT}")
-    videos = video_table_from_json(header.get("videos", {}), location=str(path))
+    videos = _read_videos(tensors, header, path)
     values = tensors.get("probabilities", torch.zeros(0))
     if tuple(values.shape) != (len(videos), len(videos.class_names)):
         raise ValueError(f"{path}: probabilities {tuple(values.shape)} for {len(videos)} videos")

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from covid_cmsf.evaluation.chunks import row_chunks
 from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset
 from covid_cmsf.models.precision import autocast
 
@@ -94,10 +95,16 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
 
 
 def video_features(windows: Tensor, video_indices: Tensor, num_videos: int) -> Tensor:
-    """Average unit-length window features (W, D) per video, (num_videos, D); `video_indices` is (W,)."""
-    unit = F.normalize(windows.double(), dim=1)
-    sums = torch.zeros(num_videos, windows.shape[1], dtype=torch.float64).index_add_(0, video_indices, unit)
-    return (sums / video_indices.bincount(minlength=num_videos).clamp(min=1)[:, None]).float()
+    """Average unit-length window features (W, D) per video, (num_videos, D); `video_indices` (W,) ascend."""
+    features = torch.empty(num_videos, windows.shape[1])
+    counts = video_indices.bincount(minlength=num_videos).clamp(min=1)
+    for videos in row_chunks(num_videos, windows.shape[1]):
+        first, last = torch.searchsorted(video_indices, torch.tensor([videos.start, videos.stop])).tolist()
+        unit = F.normalize(windows[first:last].double(), dim=1)
+        sums = torch.zeros(videos.stop - videos.start, windows.shape[1], dtype=torch.float64)
+        sums.index_add_(0, video_indices[first:last] - videos.start, unit)
+        features[videos] = (sums / counts[videos, None]).float()
+    return features
 
 
 def calibrate_(network: nn.Module, data: VideoDataset, *, device: torch.device) -> None:

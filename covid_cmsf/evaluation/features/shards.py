@@ -9,11 +9,8 @@ import logging
 import shutil
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-
 from covid_cmsf.evaluation.features.inference import WindowOutputs
-from covid_cmsf.files import atomic_path
+from covid_cmsf.verified_files import read_tensors, write_tensors
 
 logger = logging.getLogger(__name__)
 HEADER_KEY = "covid_cmsf_shard"
@@ -44,9 +41,8 @@ class ShardStore:
     def save(self, number: int, shard: WindowOutputs) -> None:
         """Write a shard atomically."""
         header = json.dumps({"fingerprint": self._fingerprint, "errors": shard.errors})
-        tensors = {name: getattr(shard, name).contiguous() for name in TENSORS}
-        with atomic_path(self._path(number)) as temporary:
-            temporary.write_bytes(save(tensors, metadata={HEADER_KEY: header}))
+        tensors = {name: getattr(shard, name) for name in TENSORS}
+        write_tensors(self._path(number), tensors, metadata={HEADER_KEY: header})
 
     def load(self, number: int) -> WindowOutputs:
         """Load a shard that `open` found or `save` wrote."""
@@ -65,12 +61,13 @@ class ShardStore:
         return self.folder / f"{number:06d}.safetensors"
 
     def _read(self, path: Path) -> WindowOutputs | None:
+        """Return the shard in a file; None if it is of another extraction, or damaged."""
         try:
-            with safe_open(path, framework="pt") as file:
-                header = json.loads((file.metadata() or {}).get(HEADER_KEY, "{}"))
-                if header.get("fingerprint") != self._fingerprint:
-                    return None
-                tensors = {name: file.get_tensor(name) for name in TENSORS}
-        except (SafetensorError, OSError):
+            tensors, metadata = read_tensors(path)
+            header = json.loads(metadata.get(HEADER_KEY, "{}"))
+            if header.get("fingerprint") != self._fingerprint:
+                return None
+            errors = {int(number): str(reason) for number, reason in header["errors"].items()}
+            return WindowOutputs(**{name: tensors[name] for name in TENSORS}, errors=errors)
+        except (ValueError, KeyError, OSError):  # DamagedFileError is a ValueError
             return None
-        return WindowOutputs(**tensors, errors={int(number): reason for number, reason in header["errors"].items()})

@@ -7,10 +7,9 @@ on the order of the videos.
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -66,11 +65,6 @@ class VideoTable:
             contents=None if self.contents is None else self.contents[index],
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the columns as lists."""
-        values = {key: list(getattr(self, key)) for key in ("ids", "sources", "subsets", "class_names")}
-        return {**values, "labels": self.labels.tolist()}
-
 
 def _content_code(source_sha256: str) -> int:
     """Return 8 bytes that stand for a file's hash; two files of a million get the same with probability 3e-8."""
@@ -79,27 +73,20 @@ def _content_code(source_sha256: str) -> int:
     return int.from_bytes(hashlib.sha256(source_sha256.encode()).digest()[:8], "big", signed=True)
 
 
-def video_table_from_json(values: Mapping[str, Any], *, location: str) -> VideoTable:
-    """Read the table from JSON values; ValueError naming `location` if they are inconsistent."""
-    try:
-        labels = torch.tensor(values["labels"], dtype=torch.int64).view(-1)
-        columns = {key: tuple(map(str, values[key])) for key in ("ids", "sources", "subsets", "class_names")}
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{location}: the video table is damaged ({error})") from None
-    lengths = {key: len(columns[key]) for key in ("ids", "sources", "subsets")} | {"labels": len(labels)}
-    if len(set(lengths.values())) > 1:
+def check_video_table(videos: VideoTable, *, location: str) -> None:
+    """Raise ValueError naming `location` if the columns of a table that was read do not fit together."""
+    num_classes = len(videos.class_names)
+    columns: dict[str, Sized] = {"sources": videos.sources, "labels": videos.labels, "subsets": videos.subsets}
+    if videos.contents is not None:
+        columns["contents"] = videos.contents
+    if differing := [name for name, column in columns.items() if len(column) != len(videos.ids)]:
+        lengths = f"{len(videos.ids)} ids, {len(columns[differing[0]])} {differing[0]}"
         raise ValueError(f"{location}: the columns of the video table differ in length: {lengths}")
-    if len(set(columns["ids"])) != len(labels):
+    if len(set(videos.ids)) != len(videos.ids):
         raise ValueError(f"{location}: a video is listed twice")
-    if len(labels) and not UNLABELED <= int(labels.min()) <= int(labels.max()) < max(1, len(columns["class_names"])):
-        raise ValueError(f"{location}: labels must be -1 to {len(columns['class_names']) - 1}, one per class name")
-    return VideoTable(
-        ids=columns["ids"],
-        sources=columns["sources"],
-        labels=labels,
-        subsets=columns["subsets"],
-        class_names=columns["class_names"],
-    )
+    labels = videos.labels
+    if len(labels) and not UNLABELED <= int(labels.min()) <= int(labels.max()) < max(1, num_classes):
+        raise ValueError(f"{location}: labels must be -1 to {num_classes - 1}, one per class name")
 
 
 def subset_indices(videos: VideoTable, name: str, *, val_fraction: float = VAL_FRACTION, seed: int = 0) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from covid_cmsf.evaluation.chunks import map_rows, mean_and_variance
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable, split_fit_val
 from covid_cmsf.evaluation.finetune.config import PRESETS
@@ -26,6 +27,7 @@ from covid_cmsf.models import Classifier
 
 PENALTIES = tuple(10 ** (exponent / 2) for exponent in range(2, -9, -1))  # 10 to 1e-4
 EPSILON = 1e-5  # added to variances, as in batch norm
+MAX_DOUBLES = 1 << 27  # 1 GB: 262,144 videos of 512 values
 PROBES = ("protocol", "compress")
 
 
@@ -157,10 +159,20 @@ def choose_penalty(
 
 
 def standardize(reference: Tensor, *sets: Tensor) -> list[Tensor]:
-    """Standardize each (N, D) tensor by the mean and standard deviation of `reference`, in float64."""
-    mean = reference.double().mean(0)
-    std = (reference.double().var(0, correction=0) + EPSILON).sqrt()
-    return [(values.double() - mean) / std for values in sets]
+    """Standardize each (N, D) tensor by the mean and standard deviation of `reference`, in float64.
+
+    A tensor of more than `MAX_DOUBLES` values is returned in fp32, to save memory.
+    """
+    mean, variance = mean_and_variance(reference)
+    std = (variance + EPSILON).sqrt()
+    return [
+        map_rows(
+            values,
+            lambda rows: (rows - mean) / std,
+            dtype=torch.float64 if values.numel() <= MAX_DOUBLES else torch.float32,
+        )
+        for values in sets
+    ]
 
 
 # The linear probe of Han et al. (2020), `feature_linear_probe.py`, with the options of their README: batch norm and a
@@ -257,7 +269,7 @@ def train_compress_probe(
 
 def feature_statistics(features: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean (D,) and unbiased variance (D,) of (N, D) features after scaling each to unit length."""
-    unit = F.normalize(features.double(), dim=1)
-    if len(unit) < 2:
-        raise ValueError(f"{len(unit)} training samples: a variance needs at least two")
-    return unit.mean(0).float(), unit.var(0).float()
+    if len(features) < 2:
+        raise ValueError(f"{len(features)} training samples: a variance needs at least two")
+    mean, variance = mean_and_variance(features, correction=1, transform=lambda rows: F.normalize(rows, dim=1))
+    return mean.float(), variance.float()

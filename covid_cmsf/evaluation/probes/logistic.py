@@ -1,5 +1,7 @@
 """Multinomial logistic regression, fitted to the optimum by Newton steps in float64: deterministic, no learning rate.
 
+Samples are visited in chunks, so that a million of them with a thousand classes fit into memory.
+
     minimize  mean cross entropy + penalty / 2 * |W|^2         (no penalty on the bias)
 
 The optimum is that of scikit-learn's LogisticRegression with C = 1 / (penalty * N), or 2 / (penalty * N) for two
@@ -8,11 +10,14 @@ classes.
 
 # N samples, D feature, C classes
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from covid_cmsf.evaluation.chunks import column_mean, map_rows, row_chunks
 
 TOLERANCE = 1e-7  # largest entry of the gradient at the end
 MAX_STEPS = 200
@@ -45,62 +50,103 @@ def fit_logistic(features: Tensor, labels: Tensor, penalty: float, *, init: Logi
         raise ValueError("all training videos have the same label; a classifier needs at least two classes")
     # Along the principal axes the curvature of the loss is proportional to the variance, so each axis can be scaled
     # by it. A rotation does not change the penalty, and the bias absorbs the mean.
-    features = features.double()
-    mean = features.mean(0)
-    variances, axes = torch.linalg.eigh((features - mean).T @ (features - mean) / len(features))  # (D,), (D, D)
+    mean = column_mean(features)
+    covariance = torch.zeros(features.shape[1], features.shape[1], dtype=torch.float64)
+    for rows in row_chunks(*features.shape):
+        centered = features[rows].double() - mean
+        covariance += centered.T @ centered
+    variances, axes = torch.linalg.eigh(covariance / len(features))  # (D,), (D, D)
     values = torch.zeros(len(classes), features.shape[1] + 1, dtype=torch.float64)  # weight and bias
     if init is not None:
         assert torch.equal(init.classes, classes)
         values = torch.cat([init.weight @ axes, (init.bias + init.weight @ mean)[:, None]], dim=1)
-    values = _minimize(values, (features - mean) @ axes, variances.clamp(min=0), targets, penalty)
+    rotated = map_rows(features, lambda rows: (rows - mean) @ axes, dtype=features.dtype)
+    values = _minimize(values, rotated, variances.clamp(min=0), targets, penalty)
     weight = values[:, :-1] @ axes.T
     return Logistic(weight, values[:, -1] - weight @ mean, classes)
 
 
+@dataclass(frozen=True)
+class _Objective:
+    """The loss as a function of scaled weights and biases (C, D + 1), with its derivatives, over chunks of samples."""
+
+    features: Tensor  # (N, D)
+    targets: Tensor  # (N,)
+    penalty: float
+    scale: Tensor  # (D + 1,)
+    num_classes: int
+
+    def chunks(self) -> list[slice]:
+        return list(row_chunks(len(self.features), max(self.num_classes, self.features.shape[1])))
+
+    def log_probs(self, values: Tensor, rows: slice) -> Tensor:
+        """Return (n, C) log-probabilities of some samples."""
+        weight, bias = (values * self.scale).tensor_split([-1], dim=1)
+        return F.linear(self.features[rows].double(), weight, bias[:, 0]).log_softmax(1)
+
+    def loss_and_gradient(self, values: Tensor) -> tuple[float, Tensor]:
+        """Return the loss and its gradient (C, D + 1)."""
+        weight = (values * self.scale)[:, :-1]
+        log_likelihood = torch.zeros((), dtype=torch.float64)
+        weight_gradient, bias_gradient = torch.zeros_like(weight), torch.zeros_like(values[:, -1])
+        for rows in self.chunks():
+            one_hot = F.one_hot(self.targets[rows], self.num_classes).double()
+            log_probs = self.log_probs(values, rows)
+            errors = (log_probs.exp() - one_hot) / len(self.features)
+            weight_gradient += errors.T @ self.features[rows].double()
+            bias_gradient += errors.sum(0)
+            log_likelihood += (one_hot * log_probs).sum()
+        gradient = torch.cat([weight_gradient + self.penalty * weight, bias_gradient[:, None]], dim=1) * self.scale
+        loss = -log_likelihood / len(self.features) + self.penalty / 2 * weight.square().sum()
+        return float(loss), gradient
+
+    def hessian(self, values: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the product by the Hessian at `values`. Probabilities of several chunks are computed every time."""
+        chunks = self.chunks()
+        kept = self.log_probs(values, chunks[0]).exp() if len(chunks) == 1 else None
+
+        def product(direction: Tensor) -> Tensor:
+            weight, bias = (direction * self.scale).tensor_split([-1], dim=1)
+            weight_product, bias_product = torch.zeros_like(weight), torch.zeros_like(bias[:, 0])
+            for rows in chunks:
+                probs = self.log_probs(values, rows).exp() if kept is None else kept
+                features = self.features[rows].double()
+                change = F.linear(features, weight, bias[:, 0])
+                change = probs * (change - (probs * change).sum(1, keepdim=True)) / len(self.features)
+                weight_product += change.T @ features
+                bias_product += change.sum(0)
+            return torch.cat([weight_product + self.penalty * weight, bias_product[:, None]], dim=1) * self.scale
+
+        return product
+
+
 def _minimize(init: Tensor, features: Tensor, variances: Tensor, targets: Tensor, penalty: float) -> Tensor:
     """Return weights and biases (C, D + 1) at which the gradient vanishes, by damped Newton steps from `init`."""
-    one_hot = F.one_hot(targets, len(init)).double()
     curvature = torch.cat([variances / len(init) + penalty, torch.ones(1, dtype=torch.float64) / len(init)])
     scale = curvature.rsqrt()
-
-    def loss_and_grad(values: Tensor) -> tuple[float, Tensor, Tensor]:
-        weight, bias = (values * scale).tensor_split([-1], dim=1)
-        log_probs = F.linear(features, weight, bias[:, 0]).log_softmax(1)
-        probs = log_probs.exp()
-        errors = (probs - one_hot) / len(features)
-        gradient = torch.cat([errors.T @ features + penalty * weight, errors.sum(0)[:, None]], dim=1) * scale
-        loss = -(one_hot * log_probs).sum() / len(features) + penalty / 2 * weight.square().sum()
-        return float(loss), gradient, probs  # probs: (N, C)
-
+    objective = _Objective(features, targets, penalty, scale, len(init))
     values = init / scale
-    loss, gradient, probs = loss_and_grad(values)
+    loss, gradient = objective.loss_and_gradient(values)
     for _ in range(MAX_STEPS):
         if float(gradient.abs().max()) <= TOLERANCE:
             return values * scale
-        step = _newton_step(gradient, probs, features, penalty, scale)
+        step = _newton_step(gradient, objective.hessian(values))
         expected = float((gradient * step).sum())
         step_size = 1.0
         while True:
-            candidate = loss_and_grad(values - step_size * step)
+            candidate = objective.loss_and_gradient(values - step_size * step)
             # At the optimum losses differ by less than their rounding error: accept the step there.
             if candidate[0] <= loss - 1e-4 * step_size * expected + 1e-13 * abs(loss) or step_size < 1e-9:
                 break
             step_size /= 2
         values = values - step_size * step
-        loss, gradient, probs = candidate
+        loss, gradient = candidate
     residual = float(gradient.abs().max())
     raise RuntimeError(f"logistic regression with penalty {penalty:g} did not converge: gradient {residual:.1e}")
 
 
-def _newton_step(gradient: Tensor, probs: Tensor, features: Tensor, penalty: float, scale: Tensor) -> Tensor:
+def _newton_step(gradient: Tensor, hessian_product: Callable[[Tensor], Tensor]) -> Tensor:
     """Return H^-1 gradient by conjugate gradients, with products by the Hessian H instead of H."""
-
-    def hessian_product(direction: Tensor) -> Tensor:
-        weight, bias = (direction * scale).tensor_split([-1], dim=1)
-        change = F.linear(features, weight, bias[:, 0])
-        change = probs * (change - (probs * change).sum(1, keepdim=True)) / len(features)
-        return torch.cat([change.T @ features + penalty * weight, change.sum(0)[:, None]], dim=1) * scale
-
     step, residual = torch.zeros_like(gradient), gradient.clone()
     direction, residual_norm = residual.clone(), float(residual.square().sum())
     tolerance = residual_norm * min(0.01, residual_norm**0.5)  # a rough step is enough far from the optimum
