@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+FORMULA_STARTS = tuple("=+-@")
+
 
 def check_regular_file(path: Path, kind: str = "file") -> None:
     """Raise FileNotFoundError or ValueError unless `path` is a regular file: opening a pipe would wait forever."""
@@ -17,6 +19,12 @@ def check_regular_file(path: Path, kind: str = "file") -> None:
         if path.exists():
             raise ValueError(f"{path} is not a regular file")
         raise FileNotFoundError(f"no {kind} {path}")
+
+
+def check_file_size(path: Path, num_bytes: int) -> None:
+    """Raise ValueError if a file has another size than it was written with; 0 bytes: the size is not known."""
+    if num_bytes and path.is_file() and (found := path.stat().st_size) != num_bytes:
+        raise ValueError(f"it has {found} bytes, but {num_bytes} were written: it was replaced or cut")
 
 
 def read_text(path: Path) -> str:
@@ -70,6 +78,16 @@ def fsync_dir(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def escape_cell(value: object) -> object:
+    """Put ' before text that a spreadsheet would take for a formula, and before text that has one already."""
+    return f"'{value}" if isinstance(value, str) and value.lstrip("'")[:1] in FORMULA_STARTS else value
+
+
+def unescape_cell(text: str) -> str:
+    """Undo `escape_cell`."""
+    return text[1:] if text[:1] == "'" and text.lstrip("'")[:1] in FORMULA_STARTS else text
 
 
 def file_sha256(path: Path) -> str:

@@ -166,23 +166,34 @@ def _warn_of_duplicates(out: Path) -> None:
 
 def _print_summary(summary: "RunSummary", out: Path) -> int:
     """Print the summary of a run; return the exit code."""
+    from covid_cmsf.clips.acceptance import read_accepted
+
     speed = summary.num_frames / max(summary.seconds, 1e-9)
     logger.info(
         "%d videos converted, %d already done, %d done by other processes; %d frames in %.0f s (%.0f frames/s)",
         summary.num_done, summary.num_already_done, summary.num_done_by_others,
         summary.num_frames, summary.seconds, speed,
     )  # fmt: skip
-    if summary.failures:
-        table = Table("video", "stage", "reason", title=f"{len(summary.failures)} videos were skipped")
-        for failure in summary.failures[:10]:
+    accepted = read_accepted(out)
+    failures = [failure for failure in summary.failures if failure not in accepted]
+    if accepted:
+        logger.info("%d videos were skipped and are accepted: %s", len(accepted), out / "failures.csv")
+    if failures:
+        table = Table("video", "stage", "reason", title=f"{len(failures)} videos were skipped")
+        for failure in failures[:10]:
             table.add_row(escape(failure.video_id), failure.stage, escape(printable(failure.reason)))
         console.print(table)
-        console.print(f"all skipped videos: {out / 'failures.csv'}; --retry-failed retries them", highlight=False)
+        console.print(
+            f"all skipped videos: {out / 'failures.csv'}; --retry-failed retries them, `covid-cmsf clips accept {out}` "
+            "accepts them",
+            highlight=False,
+            soft_wrap=True,
+        )
     if summary.interrupted:
         logger.warning("interrupted; run the same command to resume")
         return exit_codes.INTERRUPTED
     logger.info("clip store: %s", out)
-    return exit_codes.SKIPPED_ITEMS if summary.failures else exit_codes.SUCCESS
+    return exit_codes.SKIPPED_ITEMS if failures else exit_codes.SUCCESS
 
 
 def _print_estimate(videos: "list[Video]", info: "StoreInfo", worker_configs: "list[WorkerConfig]") -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from covid_cmsf.clips.decoders import VideoReader, open_video
 from covid_cmsf.clips.flow_codec import encode_flow, stack_components
-from covid_cmsf.clips.records import StoreInfo
+from covid_cmsf.clips.records import StoreInfo, files_sha256
 from covid_cmsf.files import file_sha256
 from preprocess.encode import FLOW_CRF_OFFSET, ClipWriter
 from preprocess.flow import FlowBackend, to_gray
@@ -43,6 +43,11 @@ class ClipMetadata:
     width: int
     height: int
     source_sha256: str
+    source_bytes: int
+    source_mtime_ns: int
+    rgb_bytes: int
+    flow_bytes: int
+    files_sha256: str
     header_frames: int  # number of frames according to the file's header, for a warning if it is far off
 
 
@@ -61,6 +66,7 @@ def convert(
     frames of each finished chunk.
     """
     with _open_source(source, decoder) as reader, ExitStack() as open_writers:
+        status = source.stat()  # before reading: a change in the meantime is noticed by the next run
         frames = stored_frames(reader, short_edge=info.short_edge, max_frames=info.max_frames)
         first = next(frames, None)
         if first is None:
@@ -88,8 +94,21 @@ def convert(
     num_flow = num_frames - 1 if "flow" in info.modalities else 0
     for sink in sinks:
         assert sink.writer.num_frames == (num_frames if isinstance(sink, RgbSink) else num_flow)
-    fps = float(reader.fps)
-    return ClipMetadata(num_frames, num_flow, fps, width, height, file_sha256(source), reader.header_frames)
+    sizes = {modality: targets[modality].stat().st_size for modality in info.modalities}
+    return ClipMetadata(
+        num_frames=num_frames,
+        num_flow=num_flow,
+        fps=float(reader.fps),
+        width=width,
+        height=height,
+        source_sha256=file_sha256(source),
+        source_bytes=status.st_size,
+        source_mtime_ns=status.st_mtime_ns,
+        rgb_bytes=sizes.get("rgb", 0),
+        flow_bytes=sizes.get("flow", 0),
+        files_sha256=files_sha256(targets[modality] for modality in info.modalities),
+        header_frames=reader.header_frames,
+    )
 
 
 class RgbSink:

@@ -21,6 +21,7 @@ from preprocess.config import WorkerConfig
 from preprocess.layouts import Collection, Video
 from preprocess.leases import Heartbeat, Lease, Leases
 from preprocess.progress import RunProgress
+from preprocess.sources import changed_sources
 from preprocess.store import Ledger, check_label_conflicts, import_tables, video_key, write_tables
 from preprocess.workers import DISK_FULL_ERRNOS, Job, WorkerMessage, WorkerPool
 
@@ -55,7 +56,8 @@ class PreprocessRun:
         self._lease_seconds = lease_seconds
         self._reserved_file = store / WORK_DIR / "reserve"  # disk space for the tables, freed when the disk is full
         self._in_progress: dict[str, tuple[Video, Lease]] = {}
-        self._retry_ids: set[str] = set()  # skipped before, to be retried
+        self._redo: dict[str, ClipRecord | Failure] = {}  # outcomes to replace: retried, or of a changed source
+        self._stale_files: set[str] = set()  # videos with files of a source that has changed
         self._crashed_once: set[str] = set()  # videos whose worker died once
         self._summary = RunSummary()
 
@@ -114,8 +116,11 @@ class PreprocessRun:
     def _pending(self, videos: list[Video], *, retry_failed: bool) -> deque[Video]:
         outcomes = {outcome.video_id: outcome for outcome in self._ledger.outcomes()}
         if retry_failed:
-            self._retry_ids = {video_id for video_id, outcome in outcomes.items() if isinstance(outcome, Failure)}
-        done_ids = outcomes.keys() - self._retry_ids
+            self._redo |= {video_id: outcome for video_id, outcome in outcomes.items() if isinstance(outcome, Failure)}
+        for video in changed_sources(videos, outcomes):
+            logger.warning("%s was changed since it was converted: converting it again", video.path)
+            self._redo[video.video_id] = outcomes[video.video_id]
+        done_ids = outcomes.keys() - self._redo.keys()
         pending = deque(video for video in videos if video.video_id not in done_ids)
         # Processes that start together begin with different videos, so they rarely compete for a lease.
         pending.rotate(os.getpid() * 2654435761 % max(1, len(pending)))
@@ -159,9 +164,10 @@ class PreprocessRun:
         if self._is_done(video):  # between the last check and the claim
             self._leases.release(lease)
             return False
-        if video.video_id in self._retry_ids:  # under the lease, so that no other process's new record is lost
-            self._ledger.remove(video.video_id)
-            self._retry_ids.discard(video.video_id)
+        if (replaced := self._redo.pop(video.video_id, None)) is not None:
+            self._ledger.remove(video.video_id)  # under the lease: no other process's new record is lost
+            if isinstance(replaced, ClipRecord):
+                self._stale_files.add(video.video_id)
         folder = self._tmp_dir / lease.token
         folder.mkdir(parents=True)
         targets: dict[str, Path] = {modality: folder / f"{modality}.mp4" for modality in self._info.modalities}
@@ -170,9 +176,9 @@ class PreprocessRun:
         return True
 
     def _is_done(self, video: Video) -> bool:
-        """Return whether the video has an outcome and is not to be retried."""
+        """Return whether the video has an outcome that is not to be replaced."""
         outcome = self._ledger.outcome(video.video_id)
-        return outcome is not None and not (isinstance(outcome, Failure) and video.video_id in self._retry_ids)
+        return outcome is not None and outcome != self._redo.get(video.video_id)
 
     def _handle_message(self, message: WorkerMessage) -> bool:
         """Record the outcome of a job; return False if the video must be tried again."""
@@ -222,6 +228,9 @@ class PreprocessRun:
 
     def _record_failure(self, video: Video, stage: str, reason: str) -> None:
         self._ledger.write(Failure(video.video_id, stage, reason))
+        if video.video_id in self._stale_files:  # made of an earlier source of this name; no file is without a record
+            for modality in self._info.modalities:
+                clip_path(self._store, modality, video.video_id).unlink(missing_ok=True)
         log_fields = {"video_id": video.video_id, "stage": stage, "reason": reason}
         logger.warning("skipped %s: %s: %s", video.video_id, stage, reason, extra={"fields": log_fields})
 

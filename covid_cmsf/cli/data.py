@@ -63,7 +63,8 @@ def info(clips: Store, as_json: Json = False) -> None:
             f"the bound of {store.flow_bound:g} px (from {summary.flow['num_videos']:.0f} videos)"
         )
     if summary.num_failures:
-        out.print(f"{summary.num_failures} videos were skipped: see {clips / 'failures.csv'}")
+        accepted = f", {len(store.accepted)} of them accepted" if store.accepted else ""
+        out.print(f"{summary.num_failures} videos were skipped{accepted}: see {clips / 'failures.csv'}")
 
 
 @clips_app.command()
@@ -90,6 +91,32 @@ def check(
         raise typer.Exit(exit_codes.FAILED)
     failure_note = f"; {len(store.failures)} videos were skipped, see failures.csv" if store.failures else ""
     typer.echo(f"{clips}: {len(store.records)} videos, all files open and match{failure_note}")
+
+
+@clips_app.command()
+def accept(
+    clips: Store,
+    videos: Annotated[
+        list[str] | None, typer.Argument(help="Ids of skipped videos; default: all of them.", show_default=False)
+    ] = None,
+) -> None:
+    """Accept videos that were skipped: they stay in failures.csv, but later commands no longer exit with code 3.
+
+    A video that is skipped for another reason later is not accepted. Features that were extracted before keep their
+    list: extract again with --force.
+
+    \b
+    covid-cmsf clips accept clips
+    covid-cmsf clips accept clips Archery/v_Archery_g01_c01
+    """
+    from covid_cmsf.clips.acceptance import accept_failures
+    from covid_cmsf.clips.store import ClipStore
+
+    store = ClipStore.open(clips)
+    added = accept_failures(store.path, videos or None)
+    for failure in added:
+        typer.echo(printable(f"accepted: {failure.video_id} ({failure.stage}): {failure.reason}"))
+    typer.echo(f"{len(store.accepted)} of {len(store.failures)} skipped videos are accepted")
 
 
 @clips_app.command("show")

@@ -124,13 +124,18 @@ def print_result(kind: str, result: object, table: "RenderableType", out: Path |
 
 
 def report_skipped(skipped: "Sequence[tuple[str, str, str]]") -> None:
-    """List the videos that have no result and exit with code 3; do nothing if there are none.
+    """List the videos that have no result and exit with code 3; do nothing if there are none, or all are accepted.
 
     A video that two files lack counts once.
     """
+    from covid_cmsf.clips.acceptance import ACCEPTED
+
+    listed = list({entry[0]: entry for entry in reversed(skipped)}.values())[::-1]
+    skipped = [entry for entry in listed if not entry[2].startswith(ACCEPTED)]
+    if len(listed) > len(skipped):
+        console.print(f"{len(listed) - len(skipped)} accepted videos have no result (see failures.csv of the clips)")
     if not skipped:
         return
-    skipped = list({entry[0]: entry for entry in reversed(skipped)}.values())[::-1]
     for video_id, stage, reason in skipped[:MAX_PRINTED]:
         text = printable(f"skipped: {video_id} ({stage}): {reason}")
         console.print(text, style="yellow", highlight=False, markup=False)

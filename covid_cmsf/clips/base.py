@@ -5,6 +5,7 @@ Shapes: T frames, H x W pixels.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -38,6 +39,10 @@ class Clips(ABC):
         """Return `rgb` as uint8 (T, 3, H, W), `flow` as float32 (T, 2, H, W) in pixels, x first."""
         raw = self.read_raw(record, modality, frame_indices)
         return torch.from_numpy(decode_flow(raw.numpy(), self.flow_bound)) if modality == "flow" else raw
+
+    def files(self, record: ClipRecord, modality: str) -> list[Path]:
+        """Return files that hold these frames, for `fingerprint`; none if the clips are in memory."""
+        return []
 
     def select(self, split: str, subset: str) -> Sequence[ClipRecord]:
         """Return the records of a subset (train, val, test) of a split ("1", ...); ValueError if there are none."""

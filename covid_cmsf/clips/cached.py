@@ -4,6 +4,7 @@ Shapes: T frames, C channels, H x W pixels.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -63,6 +64,10 @@ class CachedClips(Clips):
         frames = self._memory[start : start + shape.numel()].view(shape)
         selected = frames[torch.tensor(list(frame_indices))]
         return selected.permute(0, 3, 1, 2) if channels_last else selected  # (T, C, H, W)
+
+    def files(self, record: ClipRecord, modality: str) -> list[Path]:
+        """Return the wrapped clips' files."""
+        return self._clips.files(record, modality)
 
     def _decode(self, record: ClipRecord, modalities: Sequence[str]) -> dict[str, Tensor]:
         counts = {name: record.num_flow if name == "flow" else record.num_frames for name in modalities}

@@ -6,13 +6,14 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
+from covid_cmsf.clips.acceptance import accept_failures, read_accepted
 from covid_cmsf.clips.decoders import open_video
 from covid_cmsf.clips.duplicates import find_duplicates
 from covid_cmsf.clips.records import (
@@ -20,6 +21,7 @@ from covid_cmsf.clips.records import (
     Failure,
     StoreInfo,
     clip_path,
+    files_sha256,
     info_to_json,
     write_failures,
     write_manifest,
@@ -27,7 +29,7 @@ from covid_cmsf.clips.records import (
 )
 from covid_cmsf.clips.store import ClipStore
 from covid_cmsf.config import config_differences
-from covid_cmsf.files import atomic_path, write_text_atomic
+from covid_cmsf.files import atomic_path, check_file_size, write_text_atomic
 
 
 def check_store(store: ClipStore, *, num_workers: int = 1, on_video: Callable[[], None] = lambda: None) -> list[str]:
@@ -57,6 +59,7 @@ def check_video(root: Path, modalities: tuple[str, ...], record: ClipRecord) -> 
             errors.append(f"{path} is missing")
             continue
         try:
+            check_file_size(path, record.flow_bytes if flow else record.rgb_bytes)
             with open_video(path) as video:
                 shapes = [frame.shape[:2] for frame in video.frames()]
         except ValueError as error:
@@ -66,6 +69,10 @@ def check_video(root: Path, modalities: tuple[str, ...], record: ClipRecord) -> 
             errors.append(f"{path} has {len(shapes)} frames, the manifest says {count}")
         elif set(shapes) != {size}:
             errors.append(f"{path} has frames of {shapes[0][::-1]}, the manifest says {size[::-1]}")
+    if not errors and record.files_sha256:
+        paths = [clip_path(root, modality, record.video_id) for modality in modalities]
+        if files_sha256(paths) != record.files_sha256:
+            errors.append(f"{' or '.join(map(str, paths))} was changed after it was written: its SHA-256 is another")
     return errors
 
 
@@ -129,7 +136,7 @@ def merge_stores(
     origin: dict[str, ClipStore] = {}
     for store in stores:
         for record in store.records:
-            if records.setdefault(record.video_id, record) != record:
+            if _content(records.setdefault(record.video_id, record)) != _content(record):
                 raise ValueError(f"{record.video_id!r} differs between {origin[record.video_id].path} and {store.path}")
             origin.setdefault(record.video_id, store)
     linked, copied = 0, 0
@@ -146,9 +153,17 @@ def merge_stores(
         merged = {key: subset for store in stores for key, subset in store.splits.get(name, {}).items()}
         write_split(out / "splits" / f"{name}.csv", merged)
     write_failures(out / "failures.csv", (f for f in failures.values() if f.video_id not in records))
+    accept_failures(
+        out, [f.video_id for store in stores for f in read_accepted(store.path) if f.video_id not in records]
+    )
     write_text_atomic(out / "store.json", info_to_json(_merged_info(stores)))
     write_manifest(out / "manifest.csv", records.values())
     return linked, copied
+
+
+def _content(record: ClipRecord) -> ClipRecord:
+    """Return a record without what may differ between machines: the source's time, and the encoder's bytes."""
+    return replace(record, source_mtime_ns=0, rgb_bytes=0, flow_bytes=0, files_sha256="")
 
 
 def _check_same_format(first: ClipStore, other: ClipStore) -> None:

@@ -1,10 +1,12 @@
 """The files that describe a clip store: store.json, manifest.csv, splits/*.csv, failures.csv.
 
 Tables are CSV with a header in UTF-8; names with quotes, commas or undecodable bytes are preserved. Video ids become
-paths below the store: `names` says which are valid, and every table is checked when it is read.
+paths below the store: `names` says which are valid, and every table is checked when it is read. Text that a spreadsheet
+would take for a formula has a ' in front, which is taken off when it is read.
 """
 
 import csv
+import hashlib
 import json
 import sys
 from collections import Counter
@@ -19,12 +21,14 @@ from pydantic import Field
 
 from covid_cmsf.clips.columns import CHUNK_SIZE, ColumnBuilder, ColumnTable
 from covid_cmsf.clips.names import check_texts, check_video_ids
+from covid_cmsf.clips.row_counts import count_error, recorded_count
 from covid_cmsf.config import Config, validate
-from covid_cmsf.files import atomic_path, read_text
+from covid_cmsf.files import atomic_path, escape_cell, file_sha256, read_text, unescape_cell
 
 FORMAT_VERSION: Literal[1] = 1
 KEYFRAME_DISTANCE = 8
 StoredModality = Literal["rgb", "flow"]
+NAME_COLUMNS = {"video_id", "source", "class_name", "reason"}  # text that may begin with = + - @
 
 
 @dataclass(frozen=True, slots=True)  # slots: a store may have a million records
@@ -41,6 +45,15 @@ class ClipRecord:
     width: int  # as stored
     height: int
     source_sha256: str  # of the original video file
+    # Of stores made since version 0.2.0; 0 or empty where unknown.
+    source_bytes: int = 0  # size and modification time of the original when it was read
+    source_mtime_ns: int = 0
+    rgb_bytes: int = 0  # sizes of the stored files
+    flow_bytes: int = 0
+    files_sha256: str = ""  # of the stored files: see `files_sha256`
+
+
+get_required_fields = attrgetter(*(field.name for field in fields(ClipRecord) if field.default is MISSING))
 
 
 @dataclass(frozen=True)
@@ -53,10 +66,19 @@ class Failure:
 
 
 def read_manifest(path: Path) -> ColumnTable[ClipRecord]:
-    """Return the records in file order; ValueError with the row number if a row is malformed.
+    """Return the records in file order; ValueError with the row number if a row is malformed, or if rows are missing.
 
     Fields of `ClipRecord` with a default are optional columns.
     """
+    records = _read_manifest(path)
+    if count_error(path, len(records)) is not None:
+        records = _read_manifest(path)  # perhaps it was replaced in between
+        if (error := count_error(path, len(records))) is not None:
+            raise ValueError(error)
+    return records
+
+
+def _read_manifest(path: Path) -> ColumnTable[ClipRecord]:
     defaults = {field.name: str(field.default) for field in fields(ClipRecord) if field.default is not MISSING}
     required = [field.name for field in fields(ClipRecord) if field.name not in defaults]
     table, last_id, is_sorted = ColumnBuilder(ClipRecord), "", True
@@ -100,12 +122,22 @@ def write_manifest(path: Path, records: Iterable[ClipRecord]) -> None:
         for field in fields(ClipRecord)
         if field.default is MISSING or any(getattr(record, field.name) != field.default for record in ordered)
     ]
-    _write_rows(path, columns, map(attrgetter(*columns), ordered))
+    with recorded_count(path, len(ordered)):
+        _write_rows(path, columns, map(attrgetter(*columns), ordered))
 
 
 def get_column(records: Sequence[ClipRecord], name: str) -> list[Any]:
     """Return one field of all records; of a table of columns, without making the records."""
     return records.column(name) if isinstance(records, ColumnTable) else [getattr(one, name) for one in records]
+
+
+def record_identity(record: ClipRecord) -> list[str | int | float]:
+    """Return the fields that features and caches of a video depend on, as JSON values.
+
+    Without size and time of the source, which say nothing about its frames, and without a hash of the stored files
+    where it is unknown: the identity of a record of an older store stays what it was.
+    """
+    return [*get_required_fields(record), *([record.files_sha256] if record.files_sha256 else [])]
 
 
 def take_records(records: Sequence[ClipRecord], indices: Sequence[int]) -> Sequence[ClipRecord]:
@@ -162,7 +194,10 @@ def _read_columns(
                 malformed = next((i for i, row in enumerate(chunk) if len(row) != len(names)), None)
                 if malformed is not None:
                     raise ValueError(f"{path}, row {number + malformed}: wrong number of columns")
-                yield number, dict(zip(names, map(list, zip(*chunk, strict=True)), strict=True))
+                columns = dict(zip(names, map(list, zip(*chunk, strict=True)), strict=True))
+                for name in NAME_COLUMNS & columns.keys():
+                    columns[name] = [unescape_cell(text) if text[:1] == "'" else text for text in columns[name]]
+                yield number, columns
                 number += len(chunk)
         except csv.Error as error:
             raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
@@ -176,7 +211,7 @@ def _write_rows(path: Path, columns: list[str], rows: Iterable[Sequence[object]]
         # All text is quoted: csv does not quote a lone carriage return in a name, and then can't read it back.
         writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerow(columns)
-        writer.writerows(rows)
+        writer.writerows(map(escape_cell, row) for row in rows)
 
 
 # store.json
@@ -208,6 +243,11 @@ class StoreInfo(Config):
 def clip_path(store: Path, modality: str, video_id: str) -> Path:
     """Return the path of a video's file: <store>/<modality>/<Class>/<video>.mp4."""
     return store / modality / f"{video_id}.mp4"
+
+
+def files_sha256(paths: Iterable[Path]) -> str:
+    """Return the SHA-256 of the SHA-256 of a video's files, in the order of the store's modalities."""
+    return hashlib.sha256("".join(map(file_sha256, paths)).encode()).hexdigest()
 
 
 def info_to_json(info: StoreInfo) -> str:

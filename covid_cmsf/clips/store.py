@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from covid_cmsf.clips.acceptance import read_accepted
 from covid_cmsf.clips.base import Clips, check_request
 from covid_cmsf.clips.decoders import choose_decoder, open_video
 from covid_cmsf.clips.flow_codec import unstack_components
@@ -22,6 +23,7 @@ from covid_cmsf.clips.records import (
     read_split,
     read_store_info,
 )
+from covid_cmsf.files import check_file_size
 
 
 class ClipStore(Clips):
@@ -56,11 +58,22 @@ class ClipStore(Clips):
         """The videos that were skipped when the store was made."""
         return read_failures(self.path / "failures.csv")
 
+    @property
+    def accepted(self) -> list[Failure]:
+        """The skipped videos that were accepted with `covid-cmsf clips accept`."""
+        return read_accepted(self.path)
+
+    def files(self, record: ClipRecord, modality: str) -> list[Path]:
+        """Return the modality's MP4 file."""
+        return [clip_path(self.path, modality, record.video_id)]
+
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
         """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
         check_request(record, modality, frame_indices, self.modalities)
         path = clip_path(self.path, modality, record.video_id)
+        expected = record.flow_bytes if modality == "flow" else record.rgb_bytes
         try:
+            check_file_size(path, expected)
             with open_video(path, self._decoder) as video:
                 if modality == "flow":
                     return torch.from_numpy(unstack_components(video.read_luma(frame_indices)))

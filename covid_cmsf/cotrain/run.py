@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from covid_cmsf import exit_codes
+from covid_cmsf.clips.acceptance import ACCEPTED
 from covid_cmsf.config import load_config
 from covid_cmsf.cotrain.executor import Execution, execute, seed_dir, select_stages, stage_states
 from covid_cmsf.cotrain.graph import Stage, build_graph
@@ -78,7 +79,8 @@ def warn_of_skipped_videos(graphs: list[list[Stage]]) -> bool:
     """Say which stages lack features of some videos; return whether there are any."""
     found = False
     for stage in (stage for stages in graphs for stage in stages):
-        skipped = (read_stage_result(stage) or {}).get("skipped", [])
+        listed = (read_stage_result(stage) or {}).get("skipped", [])
+        skipped = [entry for entry in listed if not entry[2].startswith(ACCEPTED)]
         if skipped:
             found = True
             video_id, subset, reason = skipped[0]

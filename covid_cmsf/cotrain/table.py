@@ -16,7 +16,7 @@ from rich.table import Table
 
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.stage import ERROR_FILE, read_stage_result
-from covid_cmsf.files import write_text_atomic
+from covid_cmsf.files import escape_cell, write_text_atomic
 
 Row = dict[str, Any]
 WIDE = 100  # characters; narrower terminals get fewer columns
@@ -142,7 +142,7 @@ def write_tables(folder: Path, rows: list[Row]) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: escape_cell(value) for key, value in row.items()} for row in rows)
     write_text_atomic(folder / "table.csv", text.getvalue())
 
 

@@ -1,5 +1,6 @@
 """`clips check` finds every kind of fault; merging refuses what does not belong together."""
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from covid_cmsf.clips import ClipStore
+from covid_cmsf.clips.acceptance import accept_failures
 from covid_cmsf.clips.contact_sheet import pick_examples
+from covid_cmsf.clips.fingerprint import files_fingerprint
 from covid_cmsf.clips.maintenance import check_store, merge_stores, summarize
 from covid_cmsf.clips.records import Failure, read_manifest, write_failures, write_manifest, write_split
 
@@ -30,13 +33,70 @@ def first_file(path: Path, modality: str) -> Path:
     return path / modality / f"{ClipStore.open(path).records[0].video_id}.mp4"
 
 
-def test_missing_truncated_and_exchanged_files_are_found(copy: Path) -> None:
+def test_missing_truncated_and_exchanged_files_are_found_in_stores_without_hashes(copy: Path) -> None:
+    records = [
+        replace(record, rgb_bytes=0, flow_bytes=0, files_sha256="") for record in read_manifest(copy / "manifest.csv")
+    ]
+    write_manifest(copy / "manifest.csv", records)
+    assert "files_sha256" not in (copy / "manifest.csv").read_text()
     first_file(copy, "rgb").unlink()
     assert [fault.split()[-2:] for fault in faults(copy)] == [["is", "missing"]]
     first_file(copy, "rgb").write_bytes(b"")
     assert "cannot open" in faults(copy)[0]
     shutil.copy(first_file(copy, "flow"), first_file(copy, "rgb"))
     assert "has 19 frames, the manifest says 20" in faults(copy)[0]
+
+
+@pytest.mark.parametrize("modality", ["rgb", "flow"])
+def test_a_file_that_was_replaced_in_place_is_found(copy: Path, modality: str) -> None:
+    store = ClipStore.open(copy)
+    first, second = store.records[:2]
+    paths = [copy / modality / f"{record.video_id}.mp4" for record in (first, second)]
+    shutil.copy(paths[1], paths[0])  # same numbers of frames, same sizes of frames
+    assert f"{paths[0]}: it has {paths[1].stat().st_size} bytes, but" in faults(copy)[0]
+    with pytest.raises(ValueError, match="it was replaced or cut; `covid-cmsf clips check` finds"):
+        store.read_raw(first, modality, [0])
+    original = getattr(first, f"{modality}_bytes")
+    paths[0].write_bytes(paths[1].read_bytes()[:original].ljust(original, b"\0"))  # now also the same number of bytes
+    assert any(str(paths[0]) in fault for fault in faults(copy))
+
+
+def test_one_flipped_bit_is_found(copy: Path) -> None:
+    data = bytearray(first_file(copy, "rgb").read_bytes())
+    data[data.index(b"x264 - core")] ^= 1  # a comment inside the stream: every frame decodes as before
+    first_file(copy, "rgb").write_bytes(data)
+    (fault,) = faults(copy)
+    assert str(first_file(copy, "rgb")) in fault and "its SHA-256 is another" in fault
+
+
+def test_the_fingerprint_changes_with_the_files_and_not_without(copy: Path) -> None:
+    store = ClipStore.open(copy)
+    before = files_fingerprint(store, store.records, ("rgb",))
+    assert before == files_fingerprint(ClipStore.open(copy), store.records, ("rgb",)) != ""
+    flow_only = files_fingerprint(store, store.records, ("flow",))
+    path = first_file(copy, "rgb")
+    path.write_bytes(path.read_bytes())
+    os.utime(path, ns=(1, 1))
+    assert files_fingerprint(store, store.records, ("rgb",)) != before
+    assert files_fingerprint(store, store.records[1:], ("rgb",)) != before
+    assert files_fingerprint(store, store.records, ("flow",)) == flow_only
+    path.unlink()
+    assert files_fingerprint(store, store.records, ("rgb",)) != before
+
+
+def test_skipped_videos_can_be_accepted_until_they_fail_differently(copy: Path, tmp_path: Path) -> None:
+    failures = [Failure(name, "open", "no video") for name in ("a/x", "a/y")]
+    write_failures(copy / "failures.csv", failures)
+    with pytest.raises(ValueError, match=r"'a/z' is not in .*failures.csv; videos there: a/x, a/y"):
+        accept_failures(copy, ["a/z"])
+    assert ClipStore.open(copy).accepted == []
+    assert accept_failures(copy, ["a/y"]) == failures[1:] and accept_failures(copy, ["a/y"]) == []
+    assert ClipStore.open(copy).accepted == failures[1:]
+    assert accept_failures(copy) == failures[:1]
+    merge_stores([ClipStore.open(copy)], tmp_path / "merged")
+    assert ClipStore.open(tmp_path / "merged").accepted == failures
+    write_failures(copy / "failures.csv", [replace(failures[0], reason="too long"), failures[1]])
+    assert ClipStore.open(copy).accepted == failures[1:]
 
 
 def test_orphans_are_found(copy: Path) -> None:

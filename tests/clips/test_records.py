@@ -1,5 +1,6 @@
 """The tables survive whatever file names hold, and say what is wrong with damaged ones."""
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,3 +102,56 @@ def test_damaged_tables_are_refused_with_the_row(tmp_path: Path, damage, message
     (tmp_path / "m.csv").write_text(damage((tmp_path / "m.csv").read_text()))
     with pytest.raises(ValueError, match=message):
         read_manifest(tmp_path / "m.csv")
+
+
+def test_a_manifest_cut_at_a_lines_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.csv"
+    write_manifest(path, [replace(RECORD, video_id=f"a/{number}") for number in range(6)])
+    assert len(read_manifest(path)) == 6
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:3]))
+    with pytest.raises(ValueError, match="has 2 rows, 6 were written: it was cut or edited.*remove tables.json"):
+        read_manifest(path)
+    (tmp_path / "tables.json").unlink()
+    assert len(read_manifest(path)) == 2, "stores of older versions have no counts"
+    (tmp_path / "tables.json").write_text("[")
+    with pytest.raises(ValueError, match="tables.json is damaged"):
+        read_manifest(path)
+
+
+def test_a_kill_while_the_manifest_is_replaced_leaves_one_that_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "manifest.csv"
+    write_manifest(path, [RECORD])
+    real = Path.replace
+
+    for deadly in ("manifest.csv", "tables.json"):
+        killed: list[str] = []
+
+        def replace_file(source: Path, target: Path, deadly: str = deadly, killed: list[str] = killed) -> Path:
+            if target.name == deadly:
+                killed.append(deadly)
+                if deadly == "manifest.csv" or len(killed) == 2:  # the second time: after the manifest
+                    raise KeyboardInterrupt
+            return real(source, target)
+
+        monkeypatch.setattr(Path, "replace", replace_file)
+        with pytest.raises(KeyboardInterrupt):
+            write_manifest(path, [RECORD, replace(RECORD, video_id="b")])
+        monkeypatch.undo()
+        assert len(read_manifest(path)) == (1 if deadly == "manifest.csv" else 2)
+
+
+def test_no_cell_is_taken_for_a_formula(tmp_path: Path) -> None:
+    names = ["=1+1", "+1", "-1", "@x", "'=1", "''-a", "'plain", "a=b", "'"]
+    failures = [Failure(name, "open", f"{name}, really") for name in sorted(names)]
+    write_failures(tmp_path / "f.csv", failures)
+    cells = [cell for row in csv.reader((tmp_path / "f.csv").open()) for cell in row]
+    assert not [cell for cell in cells if cell[:1] in tuple("=+-@")]
+    assert read_failures(tmp_path / "f.csv") == failures
+    write_split(tmp_path / "s.csv", dict.fromkeys(names, "train"))
+    assert read_split(tmp_path / "s.csv") == dict.fromkeys(names, "train")
+    records = [replace(RECORD, video_id=name, source=name, class_name=name) for name in sorted(names)]
+    write_manifest(tmp_path / "m.csv", records)
+    assert read_manifest(tmp_path / "m.csv") == records

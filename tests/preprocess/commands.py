@@ -18,6 +18,12 @@ def preprocess(videos: Path, out: Path, *options: str, layout: str = "ucf101") -
     return subprocess.run(command(videos, out, *options, layout=layout), capture_output=True, text=True, timeout=300)
 
 
+def run_cli(*args: object) -> subprocess.CompletedProcess[str]:
+    """Run `covid-cmsf` as a user would."""
+    words = [sys.executable, "-m", "covid_cmsf", *map(str, args)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=300)
+
+
 def hash_tree(store: Path) -> dict[str, str]:
     """{relative path: hash} of everything that a user sees in a store."""
     return {

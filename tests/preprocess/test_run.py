@@ -20,7 +20,7 @@ from covid_cmsf.clips.records import read_failures
 from preprocess.leases import Leases
 from preprocess.store import video_key
 from tests.factories import make_ucf, moving_square, write_video
-from tests.preprocess.commands import command, count_done, hash_tree, preprocess
+from tests.preprocess.commands import command, count_done, hash_tree, preprocess, run_cli
 
 pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
 
@@ -239,6 +239,35 @@ def test_an_interrupted_adoption_of_a_joined_store_loses_nothing(
         path.unlink()
     assert preprocess(videos, out).returncode == exit_codes.SUCCESS
     assert hash_tree(out) == hash_tree(undisturbed) and count_done(out) == count_done(undisturbed)
+
+
+def test_a_changed_source_is_converted_again(tmp_path: Path) -> None:
+    videos, out = tmp_path / "videos", tmp_path / "clips"
+    for name in "abcd":
+        write_video(videos / f"{name}.avi", moving_square(4, seed=ord(name)))
+    options = ("--modalities", "rgb")
+    assert preprocess(videos, out, *options, layout="flat").returncode == exit_codes.SUCCESS
+    before = {record.video_id: record for record in ClipStore.open(out).records}
+    write_video(videos / "a.avi", moving_square(7, seed=1))  # another size
+    data = bytearray((videos / "b.avi").read_bytes())
+    data[data.index(b"LIST") + 4000] ^= 1  # the same size, another time
+    (videos / "b.avi").write_bytes(data)
+    os.utime(videos / "c.avi")  # another time only
+    result = preprocess(videos, out, *options, layout="flat")
+    text = "".join(result.stderr.split())
+    assert result.returncode == exit_codes.SUCCESS, result.stderr
+    assert f"{videos}/a.aviwaschangedsinceitwasconverted" in text and f"{videos}/b.aviwaschanged" in text
+    assert text.count("waschanged") == 2 and "2sourcevideoshaveanothertime" in text
+    after = {record.video_id: record for record in ClipStore.open(out).records}
+    assert after["a"].num_frames == 7 and after["b"].source_sha256 != before["b"].source_sha256
+    assert (after["c"], after["d"]) == (before["c"], before["d"])
+    (videos / "a.avi").write_bytes(b"broken")
+    assert preprocess(videos, out, *options, layout="flat").returncode == exit_codes.SKIPPED_ITEMS
+    assert sorted(record.video_id for record in ClipStore.open(out).records) == ["b", "c", "d"]
+    assert check_store(ClipStore.open(out)) == [], "what was made of the old file is gone"
+    accepted = run_cli("clips", "accept", out)
+    assert accepted.returncode == exit_codes.SUCCESS and "1 of 1 skipped videos are accepted" in accepted.stdout
+    assert preprocess(videos, out, *options, layout="flat").returncode == exit_codes.SUCCESS
 
 
 def test_the_same_file_in_two_classes_or_subsets_is_reported(tmp_path: Path) -> None:

@@ -55,6 +55,11 @@ class CoclrLmdb(Clips):
             flow = flow_path
         return cls({"rgb": rgb, **({"flow": flow} if flow is not None else {})}, splits)
 
+    def files(self, record: ClipRecord, modality: str) -> list[Path]:
+        """Return the modality's LMDB."""
+        path = self._paths[modality]
+        return [path / "data.mdb" if path.is_dir() else path]
+
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
         """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
         check_request(record, modality, frame_indices, self.modalities)

@@ -53,6 +53,11 @@ class RawFrames(Clips):
         records = [_read_record(folder, name, classes) for folder, name in zip(folders, names, strict=True)]
         return cls(path, records, bound=bound, splits=splits)
 
+    def files(self, record: ClipRecord, modality: str) -> list[Path]:
+        """Return the first and the last frame: a video may have thousands."""
+        count, prefix = (record.num_flow, "flow_x") if modality == "flow" else (record.num_frames, "img")
+        return [self.path / record.video_id / f"{prefix}_{number:05d}.jpg" for number in (1, count)]
+
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
         """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
         check_request(record, modality, frame_indices, self.modalities)

@@ -50,10 +50,14 @@ class ImageFolder(Images):
         check_video_ids([record.video_id for record in records], path)
         return cls(path, records, {standard: folder for folder, standard in subsets.items()})
 
+    def files(self, record: ClipRecord, modality: str) -> list[Path]:
+        """Return the image's file."""
+        subset, _, rest = record.video_id.partition("/")
+        return [self.path / self._folder_of_subset[subset] / rest]
+
     def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
         """Decode with PIL and convert to RGB (H, W, 3)."""
-        subset, _, rest = record.video_id.partition("/")
-        path = self.path / self._folder_of_subset[subset] / rest
+        (path,) = self.files(record, "rgb")
         check_regular_file(path)
         with readable_image(path), Image.open(path) as image:
             check_size(*image.size)

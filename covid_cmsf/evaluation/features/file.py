@@ -17,7 +17,7 @@ Format 3. Formats 1 (version 0.1.0) and 2 had the tables in the header, and no S
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.records import record_identity
 from covid_cmsf.config import Config, validate
 from covid_cmsf.evaluation.features.columns import decode_skipped, decode_videos, encode_skipped, encode_videos
 from covid_cmsf.evaluation.features.old_formats import skipped_from_json, upgrade_header, video_table_from_json
@@ -39,7 +40,7 @@ def clips_sha256(clips: Clips) -> str:
     store_info = info.model_dump(mode="json", exclude={"software"}) if info is not None else {}
     records = hashlib.sha256()
     for record in clips.records:  # one by one: there may be a million
-        records.update(json.dumps(astuple(record)).encode() + b"\n")
+        records.update(json.dumps(record_identity(record)).encode() + b"\n")
     return compute_fingerprint(
         {
             "clips": records.hexdigest(),

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from covid_cmsf.clips.acceptance import ACCEPTED
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.records import ClipRecord, get_column, read_split, take_records
 
@@ -173,6 +174,8 @@ def load_split(clips: Clips, name: str | None = None) -> SplitVideos:
     if not chosen:
         raise ValueError(f"none of the {len(table)} videos of split {split_name!r} is among these clips")
     reasons = {failure.video_id: f"{failure.stage}: {failure.reason}" for failure in getattr(clips, "failures", [])}
+    for failure in getattr(clips, "accepted", []):
+        reasons[failure.video_id] = ACCEPTED + reasons[failure.video_id]
     available = set(ids)
     missing = tuple(
         (video_id, subset, reasons.get(video_id, "not among the clips"))

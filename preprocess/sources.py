@@ -1,0 +1,37 @@
+"""Notice that a source video was replaced after it was converted."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+
+from covid_cmsf.clips.records import ClipRecord, Failure
+from covid_cmsf.files import file_sha256
+from preprocess.layouts import Video
+
+logger = logging.getLogger(__name__)
+
+
+def changed_sources(videos: Iterable[Video], outcomes: Mapping[str, ClipRecord | Failure]) -> Iterator[Video]:
+    """Yield the converted videos whose file is another one now: by size, else by time and then by SHA-256.
+
+    A store of an older version does not know size and time: nothing is compared then, as all files would have to be
+    read.
+    """
+    num_hashed = 0
+    for video in videos:
+        record = outcomes.get(video.video_id)
+        if not isinstance(record, ClipRecord) or not record.source_bytes:
+            continue
+        try:
+            status = video.path.stat()
+        except OSError:
+            continue  # it is gone: what was made of it stays
+        if status.st_size != record.source_bytes:
+            yield video
+        elif status.st_mtime_ns != record.source_mtime_ns:
+            num_hashed += 1
+            if file_sha256(video.path) != record.source_sha256:
+                yield video
+    if num_hashed:
+        logger.info(
+            "%d source videos have another time than when they were converted; their content was compared", num_hashed
+        )
