@@ -18,6 +18,7 @@ from covid_cmsf.training.run_dir import config_to_dict
 from covid_cmsf.views.config import ViewConfig
 
 GUIDE_CHECKS = ("weights", "allow_other_views")  # of a guide's settings: do not change what a stage computes
+CLASSIFIERS = ("xent", "frzproto")  # methods that train a classifier
 CONTENT = 1  # increment when what a stage computes changes: all stages of existing plans are then redone
 
 
@@ -121,9 +122,35 @@ def _build_stage(
         split=str(values.get("split", "1")),
         views=validate(ViewConfig, values.get("views", {}), origin=f"stage {spec.name}, section views"),
         seed=int(values.get("seed", 0)),
-        evaluation=plan.evaluation,
+        evaluation=_stage_evaluation(plan, spec, config),
         runtime=validate(RuntimeConfig, values.get("runtime", {}), origin=f"stage {spec.name}, section runtime"),
     )
+
+
+def _stage_evaluation(plan: PlanConfig, spec: StageConfig, config: TrainConfig | None) -> EvaluationConfig:
+    """Return the plan's evaluation with the stage's own probe; ValueError if the stage cannot be probed that way."""
+    if spec.probe is None and plan.evaluation.probe == "classifier":
+        raise ValueError("evaluation.probe: classifier is no probe for all stages; set `probe: classifier` per stage")
+    evaluation = plan.evaluation if spec.probe is None else plan.evaluation.model_copy(update={"probe": spec.probe})
+    if evaluation.probe == "classifier" and config is not None and config.method.name not in CLASSIFIERS:
+        raise ValueError(
+            f"stage {spec.name}: probe: classifier needs a method that trains one ({', '.join(CLASSIFIERS)}), "
+            f"not {config.method.name}"
+        )
+    untrained = spec.random is not None or spec.histogram is not None
+    if evaluation.probe == "classifier" and untrained:
+        raise ValueError(f"stage {spec.name}: probe: classifier needs a trained network")
+    if evaluation.probe == "classifier" and evaluation.query == "val":
+        raise ValueError(f"stage {spec.name}: the classifier of pre-training has seen the subset val; query another")
+    expected = "fit" if evaluation.query == "val" else "train"
+    if evaluation.probe == "compress_augmented" and evaluation.gallery != expected:
+        raise ValueError(
+            f"probe compress_augmented with query {evaluation.query!r} trains on the subset {expected}; "
+            f"gallery is {evaluation.gallery!r}"
+        )
+    if evaluation.probe == "compress_augmented" and spec.histogram is not None:
+        raise ValueError(f"stage {spec.name}: a histogram has no network to train a probe on; set its `probe`")
+    return evaluation
 
 
 def stage_values(plan: PlanConfig, spec: StageConfig, *, base: Values) -> Values:

@@ -16,6 +16,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Control = Literal["continued", "msf", "oracle"]
 Histogram = Literal["color", "flow"]
 Baseline = Literal["chance", "color", "flow", "random"]
+Probe = Literal["protocol", "compress", "compress_augmented", "classifier"]
 
 
 class Published(Config):
@@ -43,6 +44,7 @@ class StageConfig(Config):
     branch: str | None = Field(default=None, description="branch of the weights file: online, target, guide")
     random: str | None = Field(default=None, description="evaluate this encoder with random weights")
     histogram: Histogram | None = Field(default=None, description="evaluate a histogram instead of a network")
+    probe: Probe | None = Field(default=None, description="instead of `evaluation.probe`, for this stage")
     index: str | None = Field(default=None, description="the row's number in the paper")
     model: str | None = Field(default=None, description="the model's name in the table")
     published: Published = Published()
@@ -86,8 +88,10 @@ class EvaluationConfig(Config):
     gallery: str = Field(default="train", description="subset to search in")
     query: str = Field(default="test", description="subset to evaluate")
     windows: int | None = Field(default=None, ge=1, description="windows per video; None: the protocol's")
-    probe: Literal["protocol", "compress"] = Field(
-        default="protocol", description="linear probe; compress: that of MSF, for images"
+    probe: Probe = Field(
+        default="protocol",
+        description="linear probe. compress: that of MSF (images) on stored features; compress_augmented: the same on "
+        "augmented images, as published; classifier: none, but the classifier of pre-training (xent, frzproto)",
     )
     allow_shared_sources: bool = Field(
         default=False, description="accept clips of one source and class, or one file, in gallery and query"

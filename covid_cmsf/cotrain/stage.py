@@ -18,6 +18,7 @@ from typing import Any
 from covid_cmsf import exit_codes
 from covid_cmsf.clips import open_clips
 from covid_cmsf.cotrain.graph import Stage
+from covid_cmsf.cotrain.linear import stage_linear
 from covid_cmsf.devices import choose_device
 from covid_cmsf.evaluation.features.extract import extract_features
 from covid_cmsf.evaluation.features.file import Features, load_features
@@ -25,7 +26,6 @@ from covid_cmsf.evaluation.features.model import EvalModel, create_histogram_mod
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.evaluation.label_free import label_free_measures
 from covid_cmsf.evaluation.preflight import is_labeled
-from covid_cmsf.evaluation.probes.linear import evaluate_linear
 from covid_cmsf.evaluation.retrieval import evaluate_retrieval
 from covid_cmsf.files import write_text_atomic
 from covid_cmsf.logs import add_text_file, setup_logging
@@ -108,9 +108,10 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[st
         length=stage.views.length if stage.spec.histogram else None,
         stride=stage.views.stride if stage.spec.histogram else None,
     )
+    clips = open_clips(evaluation.clips or stage.clips)
     features = extract_features(
         eval_model,
-        open_clips(evaluation.clips or stage.clips),
+        clips,
         stage.folder / FEATURES_FILE,
         eval_protocol=eval_protocol,
         split=evaluation.split or stage.split,
@@ -131,7 +132,16 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[st
         "allow_shared_sources": evaluation.allow_shared_sources,
     }
     retrieval = evaluate_retrieval(features, **subsets)
-    linear = evaluate_linear(features, **subsets, probe=evaluation.probe)
+    linear = stage_linear(
+        stage,
+        eval_model,
+        features,
+        clips,
+        eval_protocol=eval_protocol,
+        num_workers=runtime.workers,
+        device=choose_device(device),
+        **subsets,
+    )
     _write_json(stage.folder / "retrieval.json", asdict(retrieval))
     _write_json(stage.folder / "linear.json", asdict(linear))
     return result | {

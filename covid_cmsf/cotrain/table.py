@@ -84,6 +84,7 @@ def _row(stage: Stage, index: dict[str, str]) -> Row:
         "num_skipped": len(result.get("skipped", [])),
         "chance": result.get("chance"),
         "protocol": stage.evaluation.protocol,
+        "probe": stage.evaluation.probe,
         "done": bool(result),
         "error": None if result else _read_error(stage),
         "window_r1": result.get("window_r1"),
