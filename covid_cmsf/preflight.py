@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from covid_cmsf.files import read_text
 from covid_cmsf.logs import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -111,4 +112,4 @@ def available_memory() -> float:
 
 
 def _read_lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return read_text(path).splitlines() if path.is_file() else []

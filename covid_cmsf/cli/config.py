@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from covid_cmsf.cli.options import Config, Json, Overrides
+from covid_cmsf.files import read_text
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -61,7 +62,7 @@ def list_configs(as_json: Json = False) -> None:
 
 def _summary(path: Path) -> str:
     """Return the first comment line of a file."""
-    return path.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ")
+    return read_text(path).split("\n", 1)[0].removeprefix("# ")
 
 
 @app.command()

@@ -27,7 +27,7 @@ from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.evaluation.label_free import label_free_measures
 from covid_cmsf.evaluation.preflight import is_labeled
 from covid_cmsf.evaluation.retrieval import evaluate_retrieval
-from covid_cmsf.files import write_text_atomic
+from covid_cmsf.files import read_text, write_text_atomic
 from covid_cmsf.logs import add_text_file, setup_logging
 from covid_cmsf.models.effective_rank import effective_rank
 from covid_cmsf.training.config import RuntimeConfig, TrainConfig
@@ -172,7 +172,7 @@ def _label_free_result(stage: Stage, features: Features) -> dict[str, Any]:
 def _training_seconds(stage: Stage) -> float | None:
     """Return the seconds spent in training, summed over all resumes; None if nothing was trained."""
     path = stage.folder / "summary.json"
-    return float(json.loads(path.read_text(encoding="utf-8"))["progress"]["seconds"]) if path.is_file() else None
+    return float(json.loads(read_text(path))["progress"]["seconds"]) if path.is_file() else None
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
@@ -202,7 +202,7 @@ def load_stage_model(stage: Stage) -> EvalModel:
 def read_stage_key(folder: Path) -> str | None:
     """Return the key that the folder was started with; None if there is none."""
     path = folder / "stage.key"
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+    return read_text(path).strip() if path.is_file() else None
 
 
 def write_stage_key(folder: Path, key: str) -> None:
@@ -222,7 +222,7 @@ def read_stage_result(stage: Stage) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        result: dict[str, Any] = json.loads(read_text(path))
     except json.JSONDecodeError:
         return None
     same = result.get("key") == stage.key and result.get("evaluation") == stage.evaluation.model_dump(mode="json")

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.stage import ERROR_FILE, read_stage_result
-from covid_cmsf.files import escape_cell, write_text_atomic
+from covid_cmsf.files import escape_cell, read_text, write_text_atomic
 
 Row = dict[str, Any]
 WIDE = 100  # characters; narrower terminals get fewer columns
@@ -96,13 +96,13 @@ def _row(stage: Stage, index: dict[str, str]) -> Row:
 def _read_error(stage: Stage) -> str | None:
     """Return why the stage failed when it last ran; None if it did not."""
     path = stage.folder / ERROR_FILE
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+    return read_text(path).strip() if path.is_file() else None
 
 
 def _transfer(stage: Stage) -> float | None:
     """Return the mean accuracy of `covid-cmsf evaluate transfer`, if it was run with -o STAGE/transfer."""
     path = stage.folder / "transfer" / "result.json"
-    return float(json.loads(path.read_text(encoding="utf-8"))["mean"]) if path.is_file() else None
+    return float(json.loads(read_text(path))["mean"]) if path.is_file() else None
 
 
 def model_description(stage: Stage) -> str:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from covid_cmsf import __version__
 from covid_cmsf.clips.flow_color import color_wheel_image
-from covid_cmsf.files import write_text_atomic
+from covid_cmsf.files import read_text, write_text_atomic
 from covid_cmsf.report.comparison import compare
 from covid_cmsf.report.curves import build_lines, draw_curve_figures
 from covid_cmsf.report.dataset_summary import sample_records, summarize_dataset
@@ -89,7 +89,7 @@ def read_metadata(out: Path) -> dict[str, Any]:
     path = out / METADATA_FILE
     if not path.is_file():
         raise FileNotFoundError(f"no report in {out}; write one: covid-cmsf report RUN_OR_PLAN --out {out}")
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    values: dict[str, Any] = json.loads(read_text(path))
     return values
 
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from covid_cmsf.files import atomic_path, write_text_atomic
+from covid_cmsf.files import atomic_path, read_text, write_text_atomic
 from covid_cmsf.report.noisy_gallery import GalleryRow
 
 CELL, CAPTION = 1.1, 0.34  # inches: an image, and the line of text below it
@@ -94,7 +94,7 @@ def read_points(folders: Sequence[Path]) -> list[NoisePoint]:
     for folder in folders:
         if not (folder / "config.yaml").is_file():
             continue  # a baseline without training
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        config = yaml.safe_load(read_text(folder / "config.yaml"))
         result = _read_result(folder)
         for metric in NOISE_METRICS:
             if result.get(metric) is not None:
@@ -145,8 +145,8 @@ def _draw_curves(axis: Axes, points: Sequence[NoisePoint], label: str) -> None:
 
 def _read_result(folder: Path) -> dict[str, Any]:
     """Read the stage's result, and the mean of `covid-cmsf evaluate transfer` if its folder has one."""
-    result: dict[str, Any] = json.loads((folder / "stage.json").read_text(encoding="utf-8"))
+    result: dict[str, Any] = json.loads(read_text(folder / "stage.json"))
     transfer = folder / "transfer" / "result.json"
     if transfer.is_file():
-        result["transfer"] = json.loads(transfer.read_text(encoding="utf-8"))["mean"]
+        result["transfer"] = json.loads(read_text(transfer))["mean"]
     return result

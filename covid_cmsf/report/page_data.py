@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from covid_cmsf.files import write_text_atomic
+from covid_cmsf.files import read_text, write_text_atomic
 from covid_cmsf.report.comparison import group_numbers
 from covid_cmsf.report.curves import CHARTS, Line, line_color, line_dash
 from covid_cmsf.report.gallery import Gallery, before_and_after
@@ -47,7 +47,7 @@ def write_data(folder: Path, files: dict[str, Any]) -> str:
         text = data_script(name, values)
         digest.update(text.encode())
         path = folder / f"{name}.js"
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        if not path.is_file() or read_text(path) != text:
             write_text_atomic(path, text)
     version = digest.hexdigest()[:16]
     write_text_atomic(folder / "version.js", data_script("version", version))

@@ -9,6 +9,7 @@ from typing import Any
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.plan import EvaluationConfig
 from covid_cmsf.cotrain.table import Row, mean_over_seeds, table_rows
+from covid_cmsf.files import read_text
 from covid_cmsf.report.runs import PlanRun, SeedRun, StageRun
 from covid_cmsf.training.config import RuntimeConfig
 from covid_cmsf.views.config import ViewConfig
@@ -100,7 +101,7 @@ def _read_table(folder: Path) -> dict[str, Row]:
     if not path.is_file():
         return {}
     try:
-        return {row["stage"]: row for row in json.loads(path.read_text(encoding="utf-8"))}
+        return {row["stage"]: row for row in json.loads(read_text(path))}
     except (json.JSONDecodeError, KeyError, TypeError):
         return {}
 

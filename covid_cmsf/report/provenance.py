@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from covid_cmsf.files import read_text
 from covid_cmsf.report.runs import PLAN_FILE, PlanRun, StageRun
 from covid_cmsf.training.run_dir import CONFIG_FILE
 
@@ -16,7 +17,7 @@ def plan_provenance(plan: PlanRun) -> dict[str, Any]:
     path = plan.folder / PLAN_FILE
     return {
         "folder": str(plan.folder.resolve()),
-        "plan": path.read_text(encoding="utf-8") if path.is_file() else None,
+        "plan": read_text(path) if path.is_file() else None,
         "commands": list(commands),
         "stages": stages,
     }
@@ -29,7 +30,7 @@ def _stage_provenance(stage: StageRun, seed: int | None) -> dict[str, Any]:
         "name": stage.name,
         "seed": seed,
         "state": stage.state,
-        "config": config.read_text(encoding="utf-8") if config.is_file() else None,
+        "config": read_text(config) if config.is_file() else None,
         "starts": starts,
         "seconds": stage.summary.get("progress", {}).get("seconds"),
         "total_seconds": stage.result.get("seconds_last_start"),
@@ -41,7 +42,7 @@ def _stage_provenance(stage: StageRun, seed: int | None) -> dict[str, Any]:
 def read_starts(path: Path) -> list[dict[str, Any]]:
     """Read environment.jsonl, with commands for a shell; an incomplete last line is ignored."""
     starts = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+    for line in read_text(path).splitlines() if path.is_file() else []:
         try:
             start: dict[str, Any] = json.loads(line)
         except json.JSONDecodeError:
@@ -64,7 +65,7 @@ def collect_hashes(stage: StageRun) -> dict[str, str]:
     digests: dict[str, str] = {}
     index = stage.folder / "checkpoints" / "index.json"
     if index.is_file():
-        entries = json.loads(index.read_text(encoding="utf-8"))
+        entries = json.loads(read_text(index))
         if entries:
             digests[f"checkpoint {entries[-1]['file']}"] = entries[-1]["sha256"]
     for column, guide in stage.summary.get("guides", {}).items():

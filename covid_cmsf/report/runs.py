@@ -14,6 +14,7 @@ from covid_cmsf.cotrain.executor import seed_dir
 from covid_cmsf.cotrain.graph import stage_values
 from covid_cmsf.cotrain.plan import PlanConfig, StageConfig
 from covid_cmsf.cotrain.rounds import expand_stages
+from covid_cmsf.files import read_text
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.monitor import last_metrics
 from covid_cmsf.training.run_dir import CONFIG_FILE
@@ -109,7 +110,7 @@ def read_json(path: Path, notes: list[str]) -> Values:
     if not path.is_file():
         return {}
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_text(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         notes.append(f"{path} is damaged ({error})")
         return {}
@@ -117,7 +118,7 @@ def read_json(path: Path, notes: list[str]) -> Values:
 
 
 def _yaml(path: Path) -> Values:
-    values = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    values = yaml.safe_load(read_text(path)) if path.is_file() else None
     return values if isinstance(values, dict) else {}
 
 
@@ -232,7 +233,7 @@ def _read_seed(plan: PlanConfig, folder: Path, seed: int | None) -> SeedRun:
 
 def _read_plan(path: Path) -> PlanConfig:
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        values: dict[str, Any] = json.loads(read_text(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     return validate(PlanConfig, values, origin=str(path))

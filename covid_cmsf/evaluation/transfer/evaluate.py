@@ -22,6 +22,7 @@ from covid_cmsf.evaluation.transfer.logistic import (
     subset_features,
 )
 from covid_cmsf.evaluation.transfer.search import NUM_TRIALS, Trial, search
+from covid_cmsf.files import read_text
 
 logger = logging.getLogger(__name__)
 KIND = "transfer"
@@ -130,7 +131,7 @@ def retrain_best(
 def _load_finished(path: Path, fingerprint: str, num_trials: int) -> TransferResult | None:
     """Return the result in the file if it has this fingerprint and number of trials."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_text(path))
         if values.pop("kind") != KIND or (values["fingerprint"], values["num_trials"]) != (fingerprint, num_trials):
             return None
         values["skipped"] = [tuple(entry) for entry in values["skipped"]]

@@ -26,7 +26,7 @@ from covid_cmsf.evaluation.transfer.datasets import (
     size_differences,
     split_images,
 )
-from covid_cmsf.files import file_sha256
+from covid_cmsf.files import file_sha256, read_text
 
 LIST_FILES = {"train": "Training_01.txt", "test": "Testing_01.txt"}
 LISTS_URL = "https://vision.princeton.edu/projects/2010/SUN/download/Partitions.zip"
@@ -55,7 +55,7 @@ def open_sun397(root: Path) -> dict[str, ListedImages]:
     names = folder / "ClassName.txt"
     if not names.is_file():
         raise FileNotFoundError(f"there is no file {names}; it is part of SUN397.tar.gz")
-    classes = [line.strip() for line in names.read_text().splitlines() if line.strip()]  # /a/abbey
+    classes = [line.strip() for line in read_text(names).splitlines() if line.strip()]  # /a/abbey
     lists = {source_split: _find_list(root, name) for source_split, name in LIST_FILES.items()}
     return {source_split: _read_list(folder, path, classes) for source_split, path in lists.items()}
 
@@ -75,7 +75,7 @@ def _read_list(folder: Path, path: Path, classes: Sequence[str]) -> ListedImages
     """Read lines such as /a/abbey/sun_aaalbzqrimafwbiv.jpg; the class is the path without the file."""
     label_of = {name: number for number, name in enumerate(classes)}
     files, labels = [], []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         name = line.strip().rpartition("/")[0]
