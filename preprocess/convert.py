@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from covid_cmsf.clips.decoders import VideoReader, open_video
 from covid_cmsf.clips.flow_codec import encode_flow, stack_components
-from covid_cmsf.clips.records import StoreInfo, files_sha256
+from covid_cmsf.clips.records import StoreInfo
 from covid_cmsf.files import file_sha256
 from preprocess.encode import FLOW_CRF_OFFSET, ClipWriter
 from preprocess.flow import FlowBackend, to_gray
@@ -47,7 +47,8 @@ class ClipMetadata:
     source_mtime_ns: int
     rgb_bytes: int
     flow_bytes: int
-    files_sha256: str
+    rgb_sha256: str
+    flow_sha256: str
     header_frames: int  # number of frames according to the file's header, for a warning if it is far off
 
 
@@ -95,6 +96,7 @@ def convert(
     for sink in sinks:
         assert sink.writer.num_frames == (num_frames if isinstance(sink, RgbSink) else num_flow)
     sizes = {modality: targets[modality].stat().st_size for modality in info.modalities}
+    hashes = {modality: file_sha256(targets[modality]) for modality in info.modalities}
     return ClipMetadata(
         num_frames=num_frames,
         num_flow=num_flow,
@@ -106,7 +108,8 @@ def convert(
         source_mtime_ns=status.st_mtime_ns,
         rgb_bytes=sizes.get("rgb", 0),
         flow_bytes=sizes.get("flow", 0),
-        files_sha256=files_sha256(targets[modality] for modality in info.modalities),
+        rgb_sha256=hashes.get("rgb", ""),
+        flow_sha256=hashes.get("flow", ""),
         header_frames=reader.header_frames,
     )
 

@@ -21,15 +21,15 @@ from covid_cmsf.clips.records import (
     Failure,
     StoreInfo,
     clip_path,
-    files_sha256,
     info_to_json,
+    verify_clip,
     write_failures,
     write_manifest,
     write_split,
 )
 from covid_cmsf.clips.store import ClipStore
 from covid_cmsf.config import config_differences
-from covid_cmsf.files import atomic_path, check_file_size, write_text_atomic
+from covid_cmsf.files import atomic_path, write_text_atomic
 
 
 def check_store(store: ClipStore, *, num_workers: int = 1, on_video: Callable[[], None] = lambda: None) -> list[str]:
@@ -59,7 +59,7 @@ def check_video(root: Path, modalities: tuple[str, ...], record: ClipRecord) -> 
             errors.append(f"{path} is missing")
             continue
         try:
-            check_file_size(path, record.flow_bytes if flow else record.rgb_bytes)
+            verify_clip(path, record, modality)
             with open_video(path) as video:
                 shapes = [frame.shape[:2] for frame in video.frames()]
         except ValueError as error:
@@ -69,10 +69,6 @@ def check_video(root: Path, modalities: tuple[str, ...], record: ClipRecord) -> 
             errors.append(f"{path} has {len(shapes)} frames, the manifest says {count}")
         elif set(shapes) != {size}:
             errors.append(f"{path} has frames of {shapes[0][::-1]}, the manifest says {size[::-1]}")
-    if not errors and record.files_sha256:
-        paths = [clip_path(root, modality, record.video_id) for modality in modalities]
-        if files_sha256(paths) != record.files_sha256:
-            errors.append(f"{' or '.join(map(str, paths))} was changed after it was written: its SHA-256 is another")
     return errors
 
 
@@ -163,7 +159,7 @@ def merge_stores(
 
 def _content(record: ClipRecord) -> ClipRecord:
     """Return a record without what may differ between machines: the source's time, and the encoder's bytes."""
-    return replace(record, source_mtime_ns=0, rgb_bytes=0, flow_bytes=0, files_sha256="")
+    return replace(record, source_mtime_ns=0, rgb_bytes=0, flow_bytes=0, rgb_sha256="", flow_sha256="")
 
 
 def _check_same_format(first: ClipStore, other: ClipStore) -> None:

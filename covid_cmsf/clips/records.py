@@ -6,7 +6,6 @@ would take for a formula has a ' in front, which is taken off when it is read.
 """
 
 import csv
-import hashlib
 import json
 import sys
 from collections import Counter
@@ -23,7 +22,7 @@ from covid_cmsf.clips.columns import CHUNK_SIZE, ColumnBuilder, ColumnTable
 from covid_cmsf.clips.names import check_texts, check_video_ids
 from covid_cmsf.clips.row_counts import count_error, recorded_count
 from covid_cmsf.config import Config, validate
-from covid_cmsf.files import atomic_path, escape_cell, file_sha256, read_text, unescape_cell
+from covid_cmsf.files import atomic_path, check_file_size, escape_cell, file_sha256, read_text, unescape_cell
 
 FORMAT_VERSION: Literal[1] = 1
 KEYFRAME_DISTANCE = 8
@@ -48,9 +47,10 @@ class ClipRecord:
     # Of stores made since version 0.2.0; 0 or empty where unknown.
     source_bytes: int = 0  # size and modification time of the original when it was read
     source_mtime_ns: int = 0
-    rgb_bytes: int = 0  # sizes of the stored files
+    rgb_bytes: int = 0  # size and hash of the stored files
     flow_bytes: int = 0
-    files_sha256: str = ""  # of the stored files: see `files_sha256`
+    rgb_sha256: str = ""
+    flow_sha256: str = ""
 
 
 get_required_fields = attrgetter(*(field.name for field in fields(ClipRecord) if field.default is MISSING))
@@ -134,10 +134,10 @@ def get_column(records: Sequence[ClipRecord], name: str) -> list[Any]:
 def record_identity(record: ClipRecord) -> list[str | int | float]:
     """Return the fields that features and caches of a video depend on, as JSON values.
 
-    Without size and time of the source, which say nothing about its frames, and without a hash of the stored files
-    where it is unknown: the identity of a record of an older store stays what it was.
+    Without size and time of the source, which say nothing about its frames, and without hashes of the stored files
+    where they are unknown: the identity of a record of an older store stays what it was.
     """
-    return [*get_required_fields(record), *([record.files_sha256] if record.files_sha256 else [])]
+    return [*get_required_fields(record), *filter(None, (record.rgb_sha256, record.flow_sha256))]
 
 
 def take_records(records: Sequence[ClipRecord], indices: Sequence[int]) -> Sequence[ClipRecord]:
@@ -245,9 +245,16 @@ def clip_path(store: Path, modality: str, video_id: str) -> Path:
     return store / modality / f"{video_id}.mp4"
 
 
-def files_sha256(paths: Iterable[Path]) -> str:
-    """Return the SHA-256 of the SHA-256 of a video's files, in the order of the store's modalities."""
-    return hashlib.sha256("".join(map(file_sha256, paths)).encode()).hexdigest()
+def verify_clip(path: Path, record: ClipRecord, modality: str) -> None:
+    """Raise ValueError if a stored file is not the one that was written: another size, or another SHA-256.
+
+    Stores of older versions have neither; then nothing is compared.
+    """
+    is_flow = modality == "flow"
+    check_file_size(path, record.flow_bytes if is_flow else record.rgb_bytes)
+    expected = record.flow_sha256 if is_flow else record.rgb_sha256
+    if expected and path.is_file() and file_sha256(path) != expected:
+        raise ValueError("its SHA-256 is another one than when it was written: it was replaced or damaged")
 
 
 def info_to_json(info: StoreInfo) -> str:

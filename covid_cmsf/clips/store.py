@@ -5,6 +5,7 @@ Shapes: T frames, H x W pixels.
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +23,8 @@ from covid_cmsf.clips.records import (
     read_manifest,
     read_split,
     read_store_info,
+    verify_clip,
 )
-from covid_cmsf.files import check_file_size
 
 
 class ClipStore(Clips):
@@ -43,6 +44,7 @@ class ClipStore(Clips):
         self.modalities: tuple[str, ...] = info.modalities
         self.flow_bound = info.flow.bound if info.flow is not None else 0.0
         self._decoder = choose_decoder(decoder)
+        self._verified: set[tuple[str, str]] = set()  # modality and id of files whose hash this process has compared
 
     @classmethod
     def open(cls, path: Path | str, *, decoder: str = "auto") -> "ClipStore":
@@ -63,6 +65,9 @@ class ClipStore(Clips):
         """The skipped videos that were accepted with `covid-cmsf clips accept`."""
         return read_accepted(self.path)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_verified": set()}  # a worker process compares for itself
+
     def files(self, record: ClipRecord, modality: str) -> list[Path]:
         """Return the modality's MP4 file."""
         return [clip_path(self.path, modality, record.video_id)]
@@ -71,9 +76,10 @@ class ClipStore(Clips):
         """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
         check_request(record, modality, frame_indices, self.modalities)
         path = clip_path(self.path, modality, record.video_id)
-        expected = record.flow_bytes if modality == "flow" else record.rgb_bytes
         try:
-            check_file_size(path, expected)
+            if (modality, record.video_id) not in self._verified:
+                verify_clip(path, record, modality)
+                self._verified.add((modality, record.video_id))
             with open_video(path, self._decoder) as video:
                 if modality == "flow":
                     return torch.from_numpy(unstack_components(video.read_luma(frame_indices)))

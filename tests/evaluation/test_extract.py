@@ -1,11 +1,13 @@
 """Features from clips: values, independence of workers and batches, killing and continuing, broken videos."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from covid_cmsf.clips import open_clips
 from covid_cmsf.evaluation.features import extract as extract_module
 from covid_cmsf.evaluation.features import shards as shards_module
 from covid_cmsf.evaluation.features.extract import extract_features
@@ -17,7 +19,9 @@ from covid_cmsf.evaluation.features.video_dataset import VideoDataset
 from covid_cmsf.evaluation.retrieval import evaluate_retrieval
 from covid_cmsf.models.checkpoints.formats.coclr import to_coclr
 from covid_cmsf.models.encoder import weights_sha256
+from tests.clips.test_images import BAD_IMAGES
 from tests.evaluation.factories import SyntheticClips, small_checkpoint, small_encoder
+from tests.factories import make_image_folder
 
 pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
 
@@ -213,6 +217,18 @@ def test_unreadable_videos_are_listed_and_have_no_row(eval_model: EvalModel, tmp
     assert torch.allclose(features.features, whole.features[kept], atol=1e-6)
     with pytest.raises(ValueError, match="none of 24 videos could be read; the first: damaged"):
         extract(eval_model, tmp_path / "none", SyntheticClips(broken=range(24)))
+
+
+def test_one_bad_image_is_an_unreadable_item_not_the_end(tmp_path: Path) -> None:
+    root = make_image_folder(tmp_path / "set", classes=2, train=3, test=1)
+    (root / "train" / "class0" / "bomb.png").write_bytes(BAD_IMAGES["bomb.png"] or b"")
+    os.mkfifo(root / "train" / "class1" / "pipe.png")
+    _, frame_model = small_encoder("frame", name="r10_small")
+    features = extract_features(frame_model, open_clips(root), tmp_path / "x")
+    assert len(features.videos) == 8
+    assert [entry[0] for entry in features.skipped] == ["train/class0/bomb.png", "train/class1/pipe.png"]
+    assert "bomb.png is not a readable image" in features.skipped[0][2]
+    assert "is not a regular file" in features.skipped[1][2]
 
 
 def test_values_that_are_not_finite_stop_the_extraction(tmp_path: Path) -> None:
