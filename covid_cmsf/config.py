@@ -9,18 +9,16 @@ keys and wrong types are errors that name the key and what would be accepted.
 import copy
 import difflib
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from covid_cmsf.config_schema import format_error, resolve_location, suggest_key
-from covid_cmsf.files import read_text
+from covid_cmsf.yaml_files import load_yaml, read_yaml_file
 
-MAX_BYTES = 1_000_000
-MAX_DEPTH = 20
-MAX_NODES = 100_000
+MAX_FILES = 100  # that a configuration extends
 
 Kind = Literal["runs", "plans", "views"]
 KINDS: dict[Kind, tuple[str, str]] = {  # what a file of this folder is, and the command that takes it
@@ -94,8 +92,8 @@ def config_dir() -> Path:
 def config_names(kind: Kind) -> list[str]:
     """Return the names of the configurations of a kind; `base*.yaml` are fragments and have none."""
     folder = config_dir() / kind
-    files = [path for path in sorted(folder.rglob("*.yaml")) if not path.name.startswith("base")]
-    return [path.relative_to(folder).with_suffix("").as_posix() for path in files]
+    files = [path for path in folder.rglob("*.yaml") if not path.name.startswith("base")]
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in files)
 
 
 def find_config(kind: Kind, name: str | Path, *, relative_to: Path = Path()) -> Path:
@@ -145,31 +143,33 @@ def suggest(given: str, known: list[str]) -> str:
 # Files.
 
 
-def read_yaml(path: Path, _seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping; `extends` (a path or a list of paths, relative to the file) is merged beneath it.
 
     A section may have an `extends` of its own: the file's values are then merged beneath that section. `key: null`
     removes what an extended file has set.
     """
+    return _read_extended(path, (), [])
+
+
+def _read_extended(path: Path, seen: tuple[Path, ...], opened: list[Path]) -> dict[str, Any]:
+    """Read a file and what it extends; `seen` leads to it, `opened` is all that was read so far."""
     path = Path(path).resolve()
-    if path in _seen:
-        raise ValueError(f"configuration {path} extends itself: {' -> '.join(map(str, (*_seen, path)))}")
+    if path in seen:
+        raise ValueError(f"configuration {path} extends itself: {' -> '.join(map(str, (*seen, path)))}")
     if not path.is_file():
         raise FileNotFoundError(f"no configuration file {path}")
-    if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"configuration {path} is larger than {MAX_BYTES:,} bytes: is it a YAML file?")
-    try:
-        values = yaml.load(read_text(path), Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from None
+    opened.append(path)
+    if len(opened) > MAX_FILES:
+        raise ValueError(f"configuration {opened[0]} extends more than {MAX_FILES} files, counting repetitions")
+    values = read_yaml_file(path)
     values = {} if values is None else values
     if not isinstance(values, dict):
         raise ValueError(f"{path} must contain a mapping (key: value), not a {type(values).__name__}")
-    _check_size(values, path)
-    return _resolve_extends(values, path, (*_seen, path))
+    return _resolve_extends(values, path, (*seen, path), opened)
 
 
-def _resolve_extends(values: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+def _resolve_extends(values: dict[str, Any], path: Path, seen: tuple[Path, ...], opened: list[Path]) -> dict[str, Any]:
     """Return a copy of a mapping with the files that it and its sections extend merged beneath."""
     parents = values.get("extends", [])
     parents = [parents] if isinstance(parents, str) else parents
@@ -177,9 +177,9 @@ def _resolve_extends(values: dict[str, Any], path: Path, seen: tuple[Path, ...])
         raise ValueError(f"{path}: extends must be a path or a list of paths, not {parents!r}")
     merged: dict[str, Any] = {}
     for parent in parents:
-        deep_update(merged, read_yaml(path.parent / parent, seen))
+        deep_update(merged, _read_extended(path.parent / parent, seen, opened))
     own = {
-        key: _resolve_extends(value, path, seen) if isinstance(value, dict) else copy.deepcopy(value)
+        key: _resolve_extends(value, path, seen, opened) if isinstance(value, dict) else copy.deepcopy(value)
         for key, value in values.items()
         if key != "extends"
     }
@@ -196,22 +196,26 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     keys = key.split(".")
     if not equals or not all(keys):
         raise ValueError(f"override {text!r} is not of the form key=value or section.key=value")
-    try:
-        return keys, yaml.load(value, Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"override {text!r}: {value!r} is not a YAML value: {error}") from None
+    if not value.strip():
+        raise ValueError(f"override {text!r} has no value; {key}=null removes the setting, {key}='\"\"' makes it empty")
+    return keys, load_yaml(value, location=f"override {text!r}: {value!r}")
 
 
 def apply_override(values: dict[str, Any], text: str) -> None:
-    """Set `section.key=value` in place. A mapping replaces the one there; null removes; lists are indexed from 0."""
+    """Set `section.key=value` in place. A mapping replaces the one there; null removes; lists are indexed from 0.
+
+    Index 0 of a list that is not there, or empty, makes its first element: `guides.0.weights=runs/flow`.
+    """
     keys, value = parse_override(text)
     place: Any = values
-    for key in keys[:-1]:
+    for key, following in pairwise(keys):
         if isinstance(place, list):
+            if key == "0" and not place:
+                place.append({})
             place = place[_list_index(place, key, text)]
         else:
             if not isinstance(place.get(key), dict | list):
-                place[key] = {}
+                place[key] = [] if following == "0" else {}
             place = place[key]
     last: Any = _list_index(place, keys[-1], text) if isinstance(place, list) else keys[-1]
     if value is None and (isinstance(place, list) or last in place):
@@ -225,17 +229,6 @@ def _list_index(values: list[Any], key: str, text: str) -> int:
         accepted = f"0 to {len(values) - 1}" if values else "none: it is empty"
         raise ValueError(f"override {text!r}: {key!r} is no index of this list; choose from {accepted}")
     return int(key)
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """The safe loader, but a repeated key is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1 and key != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is repeated", node.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 def deep_update(base: dict[str, Any], new: Mapping[str, Any]) -> None:
@@ -261,16 +254,3 @@ def config_differences(
         elif old_value != new_value:
             differences[f"{prefix}{key}"] = old_value, new_value
     return differences
-
-
-def _check_size(values: Any, path: Path) -> None:
-    nodes, level = 0, [values]
-    for _ in range(MAX_DEPTH):
-        nodes += len(level)
-        children = (list(v.values()) if isinstance(v, dict) else v for v in level if isinstance(v, dict | list))
-        level = [child for group in children for child in group]
-        if not level:
-            return
-        if nodes > MAX_NODES:
-            raise ValueError(f"configuration {path} has more than {MAX_NODES:,} values")
-    raise ValueError(f"configuration {path} is nested deeper than {MAX_DEPTH} levels")

@@ -197,8 +197,9 @@ def suggest_key(schema: type[BaseModel], path: str, known: list[str]) -> str:
     elsewhere = sorted((other for other in paths if other.split(".")[-1] == name), key=lambda other: other.count("."))
     if elsewhere:
         return f"did you mean {' or '.join(map(repr, elsewhere[:MAX_SUGGESTIONS]))}?"
-    if difflib.get_close_matches(name, known, n=1):
-        return _suggest(name, known)
+    similar_here = difflib.get_close_matches(name, known, n=1)
+    if similar_here:
+        return f"did you mean {'.'.join([*path.split('.')[:-1], similar_here[0]])!r}?"
     close = difflib.get_close_matches(name, [other.split(".")[-1] for other in paths], n=1, cutoff=0.7)
     similar = [other for other in paths if close and other.split(".")[-1] == close[0]]
     return f"did you mean {similar[0]!r}?" if similar else _suggest(name, known)

@@ -93,7 +93,11 @@ def remove_handler(handler: logging.Handler) -> None:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration with one unit: `45 s`, `12 min`, `3.5 h`."""
+    """Format a duration with one unit: `under 1 s`, `45 s`, `12 min`, `3.5 h`, `21 days`."""
+    if 0 < seconds < 1:
+        return "under 1 s"
+    if seconds >= 100 * 3600:
+        return f"{seconds / 86400:.0f} days"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -7,7 +7,17 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MAX_LINES = 350
-BASE_MODULES = {"config", "config_schema", "devices", "exit_codes", "files", "logs", "preflight", "verified_files"}
+BASE_MODULES = {
+    "config",
+    "config_schema",
+    "devices",
+    "exit_codes",
+    "files",
+    "logs",
+    "preflight",
+    "verified_files",
+    "yaml_files",
+}
 # In the order of the data; `preprocess` comes before them and imports only `clips`, the store's file format.
 PACKAGES = ["clips", "views", "models", "methods", "training", "evaluation", "search", "cotrain", "report", "engines"]
 # Above everything: the command line, and what `import covid_cmsf` offers besides the packages' own classes.

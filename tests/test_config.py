@@ -16,6 +16,7 @@ from covid_cmsf.config import (
     parse_override,
     read_yaml,
 )
+from covid_cmsf.yaml_files import read_yaml_file
 
 
 class Optimizer(Config):
@@ -44,9 +45,9 @@ def test_scientific_notation_is_a_number_in_files_and_overrides(tmp_path: Path) 
 
 def test_an_unknown_key_is_an_error_with_the_nearest_match(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text("optimizer: {nmae: 1}\n")
-    with pytest.raises(ValueError, match=r"run.yaml.*unknown key 'optimizer.nmae'; did you mean 'name'"):
+    with pytest.raises(ValueError, match=r"run.yaml.*unknown key 'optimizer.nmae'; did you mean 'optimizer.name'"):
         load_config(Train, tmp_path / "run.yaml")
-    with pytest.raises(ValueError, match="did you mean 'name'"):
+    with pytest.raises(ValueError, match="did you mean 'second.name'"):
         load_config(Train, None, ["second.nmae=x"])
     with pytest.raises(ValueError, match="known here: epochs, optimizer, second"):
         load_config(Train, None, ["zzz=1"])
@@ -83,10 +84,61 @@ def test_missing_files_and_circles_are_errors(tmp_path: Path) -> None:
         load_config(Train, tmp_path / "a.yaml")
 
 
-@pytest.mark.parametrize("text", ["epochs", "=3", "a..b=1", "lr=[1"])
+@pytest.mark.parametrize("text", ["epochs", "=3", "a..b=1", "lr=[1", "guides.0.weights=", "lr= "])
 def test_bad_overrides_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="override"):
         parse_override(text)
+
+
+# Faults, low: sixty thousand keys, doubling `extends`, merge keys, YAML bombs.
+
+BOMB = "a: &a [" + "1," * 1000 + "]\nb: &b [" + "*a," * 1000 + "]\nc: [" + "*b," * 1000 + "]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BOMB, "has more than 20,000 keys and values"),
+        ("".join(f"key{number}: 1\n" for number in range(30_000)), "has more than 20,000 keys and values"),
+        ("a: " + "x" * 600_000, "is larger than 500,000 bytes"),
+        ("a: &a [*a]", "has an alias that contains itself"),
+        ("".join(f"a{n}: &a{n} [{f'*a{n - 1}' if n else 1}]\n" for n in range(30)), "is nested deeper than 20 levels"),
+    ],
+    ids=["bomb", "keys", "bytes", "circle", "depth"],
+)
+def test_files_that_would_take_long_are_refused_while_they_are_read(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError) as caught:
+        read_yaml_file(path)
+    assert str(caught.value).startswith(f"{path} {message}") and "\n" not in str(caught.value)
+
+
+def test_files_that_extend_one_another_twice_over_are_counted(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number}.yaml").write_text(f"extends: [{number + 1}.yaml, {number + 1}.yaml]\n")
+    (tmp_path / "40.yaml").write_text("epochs: 3\n")
+    with pytest.raises(ValueError, match=r"0\.yaml extends more than 100 files"):
+        read_yaml(tmp_path / "0.yaml")
+    assert read_yaml(tmp_path / "36.yaml") == {"epochs": 3}
+
+
+def test_merge_keys_and_aliases_work(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("optimizer: &one {lr: 0.5, name: sgd}\nsecond: {<<: *one, lr: 0.25}\n")
+    config = load_config(Train, tmp_path / "run.yaml")
+    assert config.optimizer == Optimizer(lr=0.5, name="sgd") and config.second == Optimizer(lr=0.25, name="sgd")
+
+
+def test_faults_of_yaml_are_one_line_with_its_number(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("epochs: 1\noptimizer: {lr: 1\n")
+    with pytest.raises(ValueError, match=r"run.yaml is not valid YAML: .* \(line 3\)$") as caught:
+        read_yaml(tmp_path / "run.yaml")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_first_element_of_a_list_need_not_be_there() -> None:
+    drawing = load_config(Drawing, None, ["form.shape=square", "several.0.shape=circle", "several.0.radius=4"])
+    assert [circle.radius for circle in drawing.several] == [4]
 
 
 def test_settings_cannot_be_changed() -> None:
@@ -131,9 +183,9 @@ class Drawing(Config):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["form.shape=circle", "form.radios=2"], "unknown key 'form.radios'; did you mean 'radius'?"),
+        (["form.shape=circle", "form.radios=2"], "unknown key 'form.radios'; did you mean 'form.radius'?"),
         (["form.shape=square", "form.radius=2"], "unknown key 'form.radius'; known here: shape, side, head"),
-        (["form.shape=square", "form.head.widht=2"], "unknown key 'form.head.widht'; did you mean 'width'?"),
+        (["form.shape=square", "form.head.widht=2"], "unknown key 'form.head.widht'; did you mean 'form.head.width'?"),
         (["form.shape=circel"], "form.shape = 'circel': did you mean 'circle'?"),
         (["form.shape=x"], "form.shape = 'x': known here: square, circle"),
         (["form.radius=3"], "'form.shape' is missing"),
@@ -223,7 +275,7 @@ def test_configurations_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     [
         ("runs", "infonc", "no configuration 'infonc': neither a file nor a name; did you mean 'infonce'"),
         ("plans", "ucf101-mini", "did you mean 'real/ucf101-mini'"),
-        ("plans", "zzz", "choose from demo, paper/images/noisy"),
+        ("plans", "zzz", "choose from demo, demo-siblings, paper/images/noisy"),
         ("runs", "demo", "'demo' is a plan: use covid-cmsf cotrain demo"),
         ("plans", "infonce", "'infonce' is a training run: use covid-cmsf train infonce"),
         ("runs", "base", "no configuration 'base'"),

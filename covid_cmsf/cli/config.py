@@ -54,10 +54,14 @@ def list_configs(as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    table = Table("command", "name", "what it is")
-    for row in rows:
-        table.add_row(*row.values())
-    Console().print(table)
+    for kind in KINDS:
+        table = Table("name", "what it is", title=f"{KINDS[kind][1]} NAME", title_justify="left", expand=True)
+        table.columns[0].no_wrap = True
+        table.columns[0].min_width = max(len(name) for name in config_names(kind))
+        for row in rows:
+            if row["command"] == KINDS[kind][1]:
+                table.add_row(row["name"], row["summary"])
+        Console().print(table)
 
 
 def _summary(path: Path) -> str:

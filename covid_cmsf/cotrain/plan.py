@@ -2,6 +2,7 @@
 
 import re
 from copy import deepcopy
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -157,6 +158,18 @@ class PlanConfig(Config):
         """How the rounds use their guides: `guides: [{cache: mean}]`."""
         guides: list[Values] = self.cmsf.get("guides") or [{}]
         return guides[0]
+
+
+OLD_KEYS = ("settings", "start", "shift")  # of plans of version 0.1.0: now defaults, pretrain, cmsf
+
+
+def refuse_old_plan(values: Values, path: Path) -> None:
+    """Raise ValueError if a plan.json was written by version 0.1.0, whose stages this version would train again."""
+    if any(key in values for key in OLD_KEYS):
+        raise ValueError(
+            f"{path} was written by version 0.1.0 (it has {', '.join(key for key in OLD_KEYS if key in values)}), and "
+            "this version neither continues nor shows it: use another folder for the plan"
+        )
 
 
 def check_sections(plan: PlanConfig, *, origin: str) -> None:

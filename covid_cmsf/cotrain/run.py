@@ -1,5 +1,6 @@
 """Run a plan: load it, execute its stages, write its tables."""
 
+import json
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,7 @@ from covid_cmsf.clips.acceptance import ACCEPTED
 from covid_cmsf.config import load_config
 from covid_cmsf.cotrain.executor import Execution, execute, seed_dir, select_stages, stage_states
 from covid_cmsf.cotrain.graph import Stage, build_graph
-from covid_cmsf.cotrain.plan import PlanConfig, check_sections
+from covid_cmsf.cotrain.plan import PlanConfig, check_sections, refuse_old_plan
 from covid_cmsf.cotrain.preflight import PlanClips, check_plan, leave_out_labels
 from covid_cmsf.cotrain.stage import read_stage_result, run_stage
 from covid_cmsf.cotrain.table import Row, mean_over_seeds, table_rows, write_tables
@@ -104,6 +105,7 @@ def prepare_plan(
 ) -> tuple[PlanConfig, list[list[Stage]]]:
     """Return the plan as far as its clips have labels for it, and its graphs; raise all problems of stages to run."""
     clips = PlanClips()
+    check_folder(out)
     plan = leave_out_labels(plan, clips)
     graphs = build_graphs(plan, out, plan_dir=plan_dir)
     problems: list[Problem] = []
@@ -112,6 +114,17 @@ def prepare_plan(
         problems += check_plan(stages, states, clips, parallel=parallel)
     raise_problems(problems)
     return plan, graphs
+
+
+def check_folder(out: Path) -> None:
+    """Raise ValueError if the folder holds a plan of version 0.1.0: its results would be moved away and redone."""
+    path = out / "plan.json"
+    if path.is_file():
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:  # it is written anew
+            return
+        refuse_old_plan(values if isinstance(values, dict) else {}, path)
 
 
 def write_results(plan: PlanConfig, graphs: list[list[Stage]], out: Path) -> list[Row]:

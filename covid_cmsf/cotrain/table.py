@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,25 +71,25 @@ def _row(stage: Stage, index: dict[str, str]) -> Row:
         "init": index[spec.init] if spec.init else None,
         "constraint": constraint or None,
         "epochs": epochs,
-        "r1": result.get("r1"),
-        "linear": result.get("linear"),
-        "seconds": result.get("seconds"),
-        "r1_interval": result.get("r1_interval"),
+        **result_columns(result),
         "published_r1": spec.published.r1,
         "published_linear": spec.published.linear,
         "transfer": _transfer(stage),
         "published_transfer": spec.published.transfer,
-        "effective_rank": result.get("effective_rank"),
-        "num_query": result.get("num_query", result.get("num_videos")),
-        "num_skipped": len(result.get("skipped", [])),
-        "chance": result.get("chance"),
         "protocol": stage.evaluation.protocol,
         "probe": stage.evaluation.probe,
-        "done": bool(result),
         "error": None if result else _read_error(stage),
-        "window_r1": result.get("window_r1"),
-        "window_chance": result.get("window_chance"),
-        "agreement": result.get("agreement"),
+    }
+
+
+def result_columns(result: Mapping[str, Any]) -> Row:
+    """Return the columns that come from the result of a stage, in stage.json; an empty one: it is not done."""
+    names = ("r1", "linear", "seconds", "r1_interval", "effective_rank", "chance", *UNLABELED_COLUMNS, "window_chance")
+    return {
+        **{name: result.get(name) for name in names},
+        "num_query": result.get("num_query", result.get("num_videos")),
+        "num_skipped": len(result.get("skipped", [])),
+        "done": bool(result),
     }
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from covid_cmsf.files import atomic_path, read_text, write_text_atomic
 from covid_cmsf.report.noisy_gallery import GalleryRow
+from covid_cmsf.yaml_files import read_yaml_file
 
 CELL, CAPTION = 1.1, 0.34  # inches: an image, and the line of text below it
 CORRECT_COLOR, WRONG_COLOR, QUERY_COLOR = "#1a7f37", "#cf222e", "#0969da"
@@ -94,7 +94,7 @@ def read_points(folders: Sequence[Path]) -> list[NoisePoint]:
     for folder in folders:
         if not (folder / "config.yaml").is_file():
             continue  # a baseline without training
-        config = yaml.safe_load(read_text(folder / "config.yaml"))
+        config = read_yaml_file(folder / "config.yaml")
         result = _read_result(folder)
         for metric in NOISE_METRICS:
             if result.get(metric) is not None:

@@ -8,13 +8,11 @@ from typing import Any
 
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.plan import EvaluationConfig
-from covid_cmsf.cotrain.table import Row, mean_over_seeds, table_rows
+from covid_cmsf.cotrain.table import Row, mean_over_seeds, result_columns, table_rows
 from covid_cmsf.files import read_text
 from covid_cmsf.report.runs import PlanRun, SeedRun, StageRun
 from covid_cmsf.training.config import RuntimeConfig
 from covid_cmsf.views.config import ViewConfig
-
-RESULT_KEYS = ("r1", "linear", "seconds", "r1_interval", "effective_rank")
 
 
 def plan_rows(plan: PlanRun) -> list[Row]:
@@ -49,12 +47,13 @@ def _seed_rows(plan: PlanRun, one: SeedRun, *, chance: bool) -> list[Row]:
     if chance:
         value = next((stage.result["chance"] for stage in one.stages if "chance" in stage.result), None)
         rows[0] |= {"r1": value, "linear": value, "state": "done", "done_fraction": 1.0, "kind": "baseline"}
+        rows[0]["done"] = value is not None
     return rows
 
 
 def _result_columns(stage: StageRun) -> dict[str, Any]:
     """Return the results from stage.json, or of a single run from the files in its folder."""
-    columns = {name: stage.result.get(name) for name in RESULT_KEYS}
+    columns = result_columns(stage.result)
     if not stage.result:
         columns["r1"] = stage.retrieval.get("recall", {}).get("1")
         columns["r1_interval"] = stage.retrieval.get("interval", {}).get("1")

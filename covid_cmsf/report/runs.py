@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from covid_cmsf.config import validate
 from covid_cmsf.cotrain.executor import seed_dir
 from covid_cmsf.cotrain.graph import stage_values
-from covid_cmsf.cotrain.plan import PlanConfig, StageConfig
+from covid_cmsf.cotrain.plan import PlanConfig, StageConfig, refuse_old_plan
 from covid_cmsf.cotrain.rounds import expand_stages
 from covid_cmsf.files import read_text
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.monitor import last_metrics
 from covid_cmsf.training.run_dir import CONFIG_FILE
+from covid_cmsf.yaml_files import read_yaml_file
 
 Values = dict[str, Any]
 Kind = Literal["pretrain", "round", "control", "baseline"]
@@ -118,7 +117,7 @@ def read_json(path: Path, notes: list[str]) -> Values:
 
 
 def _yaml(path: Path) -> Values:
-    values = yaml.safe_load(read_text(path)) if path.is_file() else None
+    values = read_yaml_file(path) if path.is_file() else None
     return values if isinstance(values, dict) else {}
 
 
@@ -236,6 +235,7 @@ def _read_plan(path: Path) -> PlanConfig:
         values: dict[str, Any] = json.loads(read_text(path))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
+    refuse_old_plan(values, path)
     return validate(PlanConfig, values, origin=str(path))
 
 

@@ -4,9 +4,11 @@ import json
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from covid_cmsf.cli.app import app
 from covid_cmsf.cli.config import SchemaName, _models, resolve, schema_markdown
-from covid_cmsf.config import config_names, find_config, load_config
+from covid_cmsf.config import KINDS, config_names, find_config, load_config
 from covid_cmsf.config_schema import schema_paths, schema_sections
 from covid_cmsf.training.config import TrainConfig
 from tests.cli.test_commands import run
@@ -36,6 +38,14 @@ def test_a_whole_configuration_is_shown_as_it_is_trained() -> None:
     assert resolve("demo")["rounds"] == 2 and resolve("cmsf")["guides"] == [{"cache": "mean", "center": True}]
     with pytest.raises(ValueError, match="did you mean 'schedule.epochs'"):
         resolve("infonce", ["epochs=3"])
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_names_are_never_cut(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = CliRunner().invoke(app, ["config", "list"]).output
+    assert [name for kind in KINDS for name in config_names(kind) if f" {name} " not in shown] == []
+    assert "covid-cmsf cotrain NAME" in shown
 
 
 def test_the_command_lists_shows_and_compares() -> None:

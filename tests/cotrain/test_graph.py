@@ -88,9 +88,11 @@ def test_a_stage_may_extend_a_file_and_the_plan_wins(tmp_path: Path) -> None:
     [
         ([{"name": "a"}, {"name": "a"}], "two stages have the name 'a'"),
         ([{"name": "a", "init": "b"}, {"name": "b"}], "needs 'b', which is not an earlier stage"),
-        ([{"name": "a", "overrides": {"optimizer": {"lrr": 1}}}], "unknown key 'optimizer.lrr'; did you mean 'lr'"),
+        (
+            [{"name": "a", "overrides": {"optimizer": {"lrr": 1}}}],
+            "unknown key 'optimizer.lrr'; did you mean 'optimizer.lr'",
+        ),
         ([{"name": "a"}, {"name": "b", "guide": "a"}], "uses none"),
-        ([{"name": "a", "weights": "gone.pt", "modality": "rgb"}], "no weights file gone.pt"),
     ],
 )
 def test_invalid_stages_are_refused(tmp_path: Path, stages: list[dict[str, Any]], message: str) -> None:

@@ -90,16 +90,22 @@ def test_invalid_plans_are_refused(changes: dict[str, object], message: str) -> 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("cmsf.optimizer.lrr=1", "section cmsf): unknown key 'optimizer.lrr'; did you mean 'lr'?"),
-        ("cmsf.method.num_candidate=9", "section cmsf): unknown key 'method.num_candidate'; did you mean 'num_cand"),
+        ("cmsf.optimizer.lrr=1", "section cmsf): unknown key 'optimizer.lrr'; did you mean 'optimizer.lr'?"),
+        (
+            "cmsf.method.num_candidate=9",
+            "section cmsf): unknown key 'method.num_candidate'; did you mean 'method.num_cand",
+        ),
         ("cmsf.batch_sise=4", "section cmsf): unknown key 'batch_sise'; did you mean 'batch_size'?"),
         ("cmsf.guides=[{cach: mean}]", "unknown key 'cach'; did you mean 'cache'?"),
         ("cmsf.method.k=0", "section cmsf): method.k = 0"),
         ("cmsf.method.name=cmfs", "section cmsf): method.name = 'cmfs': did you mean 'cmsf'?"),
-        ("pretrain.schedule.epoch=9", "section pretrain): unknown key 'schedule.epoch'; did you mean 'epochs'?"),
+        (
+            "pretrain.schedule.epoch=9",
+            "section pretrain): unknown key 'schedule.epoch'; did you mean 'schedule.epochs'?",
+        ),
         ("pretrain.modality=sound", "section pretrain): modality = 'sound': unknown modality"),
         ("pretrain_overrides.rgb.encodr=s3d", "section pretrain_overrides.rgb): unknown key 'encodr'; did you mean"),
-        ("defaults.views.lenght=4", "section defaults): unknown key 'views.lenght'; did you mean 'length'?"),
+        ("defaults.views.lenght=4", "section defaults): unknown key 'views.lenght'; did you mean 'views.length'?"),
         ("stages=[{name: a, overrides: {sed: 1}}]", "section stage a): unknown key 'sed'; did you mean 'seed'?"),
         ("stages=[{name: a, method: {temprature: 1}}]", "section stage a): unknown key 'method.temprature'; did you"),
         ("stages=[{name: a, guide_overrides: {layr: x}}]", "section stage a, guide_overrides): unknown key 'layr'"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from covid_cmsf.cotrain.run import build_graphs
+from covid_cmsf.cotrain.run import build_graphs, check_folder
 from covid_cmsf.report.plan_summary import plan_layout, plan_rows
 from covid_cmsf.report.runs import read_run, read_runs, unique_names
 from tests.report.plan_factories import begin_stage, make_plan, plan_config
@@ -109,3 +109,21 @@ def test_the_picture_has_every_stage_in_a_place_of_its_own_after_what_it_needs(p
     assert ("infonce-flow", "cmsf-rgb-1", "guide") in {(edge.start, edge.end, edge.kind) for edge in layout.edges}
     # rounds are where the lanes meet
     assert places["cmsf-rgb-1"].row + 1 == places["cmsf-flow-1"].row
+
+
+def test_a_yaml_bomb_in_a_run_is_refused(tmp_path: Path) -> None:
+    """Faults, low: it took the report to 3 GB."""
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 8)}]" for n in range(1, 12)]
+    (tmp_path / "config.yaml").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=r"config.yaml has more than 20,000 keys and values"):
+        read_run(tmp_path, "run")
+
+
+def test_a_plan_of_version_0_1_0_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"settings": {}, "start": {}, "shift": {}, "rounds": 1}')
+    with pytest.raises(ValueError, match=r"plan.json was written by version 0.1.0") as caught:
+        read_run(tmp_path, "plan")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"use another folder for the plan"):
+        check_folder(tmp_path)

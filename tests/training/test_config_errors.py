@@ -34,10 +34,13 @@ CMSF = {"name": "cmsf", "bank_size": 16}
         ({"method": {"bank_size": 16}}, "'method.name' is missing"),
         (
             {"method": {"name": "infonce", "temprature": 1}},
-            "unknown key 'method.temprature'; did you mean 'temperature'",
+            "unknown key 'method.temprature'; did you mean 'method.temperature'",
         ),
         ({"method": {"name": "msf", "num_candidates": 3}}, "unknown key 'method.num_candidates'; known here: name"),
-        ({"method": {**CMSF, "head": {"reuze": True}}}, "unknown key 'method.head.reuze'; did you mean 'reuse'?"),
+        (
+            {"method": {**CMSF, "head": {"reuze": True}}},
+            "unknown key 'method.head.reuze'; did you mean 'method.head.reuse'?",
+        ),
         ({"method": {**CMSF, "head": {"reuse": True}}, "guides": [GUIDE]}, "reuse takes the projector of `init`"),
         ({"method": {**CMSF, "k": 0}, "guides": [GUIDE]}, "method.k = 0"),
         ({"method": {"name": "infonce", "bank_size": 3}}, "method.bank_size 3 cannot hold a batch of 4"),
@@ -48,7 +51,7 @@ CMSF = {"name": "cmsf", "bank_size": 16}
         ),
         ({"modality": "audio"}, "modality = 'audio': unknown modality 'audio'; choose from rgb, flow, rgbdiff, frame"),
         ({"batch_norm": {"groups": 3}}, "batch_size 4 cannot be cut into 3 equal groups"),
-        ({"optimizer": {"momentum": 0.9}}, "unknown key 'optimizer.momentum'; did you mean 'sgd_momentum'?"),
+        ({"optimizer": {"momentum": 0.9}}, "unknown key 'optimizer.momentum'; did you mean 'optimizer.sgd_momentum'?"),
         ({"optimizer": {"lr": -1}}, "optimizer.lr = -1"),
         ({"precision": "fp8"}, "precision = 'fp8': input should be 'fp32', 'bf16' or 'fp16'"),
     ],
@@ -119,7 +122,7 @@ def test_other_methods_do_without_labels(method: str, unlabeled: Path, tmp_path:
 def test_the_command_says_it_in_one_line_and_ends_with_2(clips: Path, tmp_path: Path) -> None:
     config, log = write_config_file(make_config(clips), tmp_path / "run.yaml"), tmp_path / "log"
     wrong = [
-        (["train", config, "method.temprature=1"], "did you mean 'temperature'?"),
+        (["train", config, "method.temprature=1"], "did you mean 'method.temperature'?"),
         (["train", config, "batch_size=22", "method.bank_size=32"], "do not fill one batch of 22"),
         (["train", tmp_path / "nowhere.yaml"], "no configuration file"),
         (["train", config, f"clips={tmp_path / 'nowhere'}"], "nowhere"),
