@@ -17,7 +17,7 @@ from covid_cmsf.cotrain.plan import PlanConfig, check_sections, refuse_old_plan
 from covid_cmsf.cotrain.preflight import PlanClips, check_plan, leave_out_labels
 from covid_cmsf.cotrain.stage import read_stage_result, run_stage
 from covid_cmsf.cotrain.table import Row, mean_over_seeds, table_rows, write_tables
-from covid_cmsf.files import write_text_atomic
+from covid_cmsf.files import read_text, write_text_atomic
 from covid_cmsf.preflight import Problem, raise_problems
 from covid_cmsf.training.run_dir import lock_dir
 from covid_cmsf.training.signals import stop_request
@@ -121,7 +121,7 @@ def check_folder(out: Path) -> None:
     path = out / "plan.json"
     if path.is_file():
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(read_text(path))
         except ValueError:  # it is written anew
             return
         refuse_old_plan(values if isinstance(values, dict) else {}, path)
