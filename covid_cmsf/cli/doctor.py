@@ -21,6 +21,10 @@ from rich.table import Table
 from covid_cmsf import __version__, exit_codes
 from covid_cmsf.cli.options import Json
 
+NEXT_STEP = (
+    "Next: covid-cmsf preprocess VIDEOS --out CLIPS --layout flat, for a folder of your videos; "
+    "`make demo` in a clone of the repository makes and uses videos of its own."
+)
 STATUS_COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
@@ -48,7 +52,7 @@ def doctor(
         if errors:
             out.print(f"[red]Not ready:[/] {len(errors)} errors (red lines above).")
         else:
-            out.print("[green]Ready.[/] Start with: covid-cmsf demo-videos demo/videos")
+            out.print(f"[green]Ready.[/] {NEXT_STEP}", soft_wrap=True)
     raise typer.Exit(exit_codes.FAILED if errors else exit_codes.SUCCESS)
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -80,13 +81,13 @@ def cost_table(stages: Sequence[Stage], costs: dict[str, float | None]) -> Table
 # Cost of a plan: the time of the networks per step, measured on random clips, times the number of steps. Decoding and
 # augmentation, which run in workers at the same time, and evaluation are not counted.
 
-TIMED_CLIPS = 4  # batch size of the measurement
+TIMED_CLIPS = 2  # batch size of the measurement
+WARM_UP_SECONDS = 2.0  # a first pass that takes longer is the measurement: warming up is a small part of it
 Timing = tuple[float, float]  # seconds per clip: forward and backward, forward only
 
 
 def stage_costs(stages: Sequence[Stage]) -> dict[str, float | None]:
     """Estimate the seconds of training per stage; None where nothing is trained."""
-    timings: dict[tuple[object, ...], Timing] = {}
     sizes: dict[tuple[str, str, str], int] = {}
     costs: dict[str, float | None] = {}
     for stage in stages:
@@ -97,35 +98,42 @@ def stage_costs(stages: Sequence[Stage]) -> dict[str, float | None]:
         subset = (config.clips, config.split, config.subset)
         if subset not in sizes:
             sizes[subset] = len(open_clips(config.clips).select(config.split, config.subset))
-        key = (config.encoder, config.modality, config.views, config.precision)
-        if key not in timings:
-            set_threads(stage.runtime)
-            timings[key] = time_clip(config)
-        both, forward = timings[key]
+        set_threads(stage.runtime)
+        both, forward = time_clip(config.encoder, clip_shape(config), config.precision, config.runtime.device)
         networks = both + forward * (config.method.has_target + len(config.guides))
         batches = sizes[subset] * config.repeat // config.batch_size
         costs[stage.name] = config.schedule.epochs * batches * config.batch_size * networks
     return costs
 
 
-def time_clip(config: TrainConfig) -> Timing:
-    """Measure the seconds per clip of the encoder; the first of two passes is a warm-up."""
-    modality = get_modality(config.modality, flow_style=config.views.flow_style)
-    device = choose_device(config.runtime.device)
-    encoder = create_model(config.encoder, in_channels=modality.num_channels).to(device)
-    size = config.views.frame_size if modality.single_frame else config.views.size
-    shape = (size, size) if modality.single_frame else (config.views.length, size, size)
-    clip = torch.randn(TIMED_CLIPS, modality.num_channels, *shape, device=device)
+def clip_shape(config: TrainConfig) -> tuple[int, ...]:
+    """Return (T, H, W), or (H, W) of single frames."""
+    single_frame = get_modality(config.modality).single_frame
+    size = config.views.frame_size if single_frame else config.views.size
+    return (size, size) if single_frame else (config.views.length, size, size)
+
+
+@cache
+def time_clip(encoder_name: str, shape: tuple[int, ...], precision: str, device_name: str) -> Timing:
+    """Measure the seconds per clip of an encoder, once for all stages and modalities that have it.
+
+    RGB and flow differ in the first layer only: three channels stand for both.
+    """
+    device = choose_device(device_name)
+    encoder = create_model(encoder_name).to(device)
+    clip = torch.randn(TIMED_CLIPS, 3, *shape, device=device)
     times = (0.0, 0.0)
     for _ in range(2):
         start = time.monotonic()
-        with autocast(config.precision, device):
+        with autocast(precision, device):
             feature = encoder(clip)
         _synchronize(device)
         middle = time.monotonic()
         feature.float().sum().backward()
         _synchronize(device)
         times = (time.monotonic() - start, middle - start)
+        if times[0] > WARM_UP_SECONDS:
+            break
     return times[0] / TIMED_CLIPS, times[1] / TIMED_CLIPS
 
 

@@ -1,5 +1,6 @@
 """Checks before features are extracted and measured: `extract`, `evaluate` from a checkpoint, and stages of plans."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from covid_cmsf.clips.base import Clips
@@ -35,7 +36,10 @@ def check_extraction(
     except USER_ERRORS as error:
         return [Problem(str(error))]
     needed = features_bytes(len(records), num_windows=num_windows, num_features=num_features)
-    problems = check_clip_length(records, [modality], length=length, stride=stride, pad_mode="pad")
+    problems = [  # a network may be evaluated on shorter videos than it was trained on
+        replace(one, severity="warning")
+        for one in check_clip_length(records, [modality], length=length, stride=stride, pad_mode="pad")
+    ]
     problems += check_memory(needed, f"the features of {len(records):,} videos")
     return problems if out is None else [*problems, *check_disk(out.parent, needed, f"the features of {address}")]
 

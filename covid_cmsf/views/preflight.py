@@ -62,7 +62,7 @@ def check_clip_length(
         return []
     frames = num_usable_frames_of(records, moving)
     short = int((frames < span).sum())
-    clip = f"a clip spans {span} frames (views.length={length}, views.stride={stride})"
+    clip = f"a clip spans {span} frames (length {length}, stride {stride})"
     if short == len(frames) and pad_mode == "pad":
         return [
             Problem(

@@ -76,7 +76,7 @@ def test_a_sound_run_has_no_problem(store: Path, guide: str) -> None:
         ({"batch_size": 22, "method": {"name": "xent"}}, "21 videos do not fill one batch of 22"),
         ({"optimizer": {"accumulate": 6}}, "an epoch has 5 batches, fewer than optimizer.accumulate = 6"),
         ({"init": "gone.pt"}, "init: no run folder or weights file gone.pt; train that run first"),
-        ({"views": {"length": 30}}, "a clip spans 30 frames (views.length=30, views.stride=1), and the longest of 21"),
+        ({"views": {"length": 30}}, "a clip spans 30 frames (length 30, stride 1), and the longest of 21"),
         ({"labels": {"file": "gone.txt"}}, "gone.txt"),
         ({"method": {"name": "msf", "k": 17, "bank_size": 16}}, "method.k=17 neighbors cannot be chosen among"),
         (

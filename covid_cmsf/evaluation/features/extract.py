@@ -29,8 +29,10 @@ from covid_cmsf.evaluation.features.protocol import EvalProtocol, build_eval_pro
 from covid_cmsf.evaluation.features.shards import SHARD_SIZE, ShardStore
 from covid_cmsf.evaluation.features.subsets import SplitVideos, VideoTable, load_split
 from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset, load_videos, with_progress
+from covid_cmsf.evaluation.preflight import check_protocol
 from covid_cmsf.models.encoder import weights_sha256
 from covid_cmsf.models.precision import autocast
+from covid_cmsf.preflight import raise_problems
 
 logger = logging.getLogger(__name__)
 BATCH_SIZE, IMAGE_BATCH_SIZE = 16, 128
@@ -66,6 +68,16 @@ def extract_features(
         raise FileNotFoundError(f"there is no folder {out.parent} to write {out.name} to")
     autocast(precision, device)  # an unknown precision is an error before anything is read
     eval_protocol = build_eval_protocol(eval_model.metadata) if eval_protocol is None else eval_protocol
+    raise_problems(
+        check_protocol(
+            clips,
+            eval_protocol,
+            address=str(getattr(clips, "path", "this set of images")),
+            split=split,
+            num_features=int(getattr(eval_model.network, "num_features", 0)),
+            out=out,
+        )
+    )
     split_videos = load_split(clips, split)
     data = VideoDataset(clips, split_videos.records, split_videos.subsets, eval_protocol)
     if eval_model.needs_calibration:
