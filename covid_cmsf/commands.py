@@ -16,10 +16,11 @@ from covid_cmsf.cotrain import run as plans
 from covid_cmsf.cotrain.table import Row
 from covid_cmsf.devices import choose_device
 from covid_cmsf.evaluation.features import extract as extraction
-from covid_cmsf.evaluation.features.file import Features, load_features
+from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.inference import evaluation_mode
 from covid_cmsf.evaluation.features.model import load_eval_model, wrap_encoder
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
+from covid_cmsf.evaluation.features.stale import load_current_features
 from covid_cmsf.evaluation.retrieval import RetrievalResult, evaluate_retrieval
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.run import run_training
@@ -97,7 +98,8 @@ def retrieval(
     """Return R@1, 5, 10, 20 and 50 in percent, with intervals: `covid-cmsf evaluate retrieval`.
 
     Args:
-        features: a features file, or what `extract_features` or `load_features` returned.
+        features: a features file, or what `extract_features` or `load_features` returned. A file whose checkpoint or
+            videos have changed since is refused.
         gallery: the subset whose videos are found.
         query: the subset whose videos search.
         centering: what is subtracted before the cosine; the protocol's own when left out.
@@ -110,7 +112,7 @@ def retrieval(
         R@1 ..., chance ...
     """
     return evaluate_retrieval(
-        features if isinstance(features, Features) else load_features(features),
+        features if isinstance(features, Features) else load_current_features(features),
         gallery=gallery,
         query=query,
         centering=centering,

@@ -8,6 +8,7 @@ from covid_cmsf.cli import finetune, transfer, unlabeled
 from covid_cmsf.cli.finetune import train_and_print
 from covid_cmsf.cli.options import (
     AllowSharedSources,
+    AllowStale,
     Branch,
     Center,
     Device,
@@ -41,6 +42,7 @@ def retrieval(
     query: Query = "test",
     center: Center = None,
     allow_shared_sources: AllowSharedSources = False,
+    allow_stale: AllowStale = False,
     val_fraction: ValFraction = 0.2,
     seed: Seed = 0,
     out: ResultFile = None,
@@ -51,11 +53,11 @@ def retrieval(
     \b
     covid-cmsf evaluate retrieval rgb.features
     """
-    from covid_cmsf.evaluation.features.file import load_features
+    from covid_cmsf.evaluation.features.stale import load_current_features
     from covid_cmsf.evaluation.render import retrieval_table
     from covid_cmsf.evaluation.retrieval import evaluate_retrieval
 
-    loaded = load_features(features)
+    loaded = load_current_features(features, allow_stale=allow_stale)
     result = evaluate_retrieval(
         loaded,
         gallery=gallery,
@@ -79,6 +81,7 @@ def linear(
     gallery: Gallery = "train",
     query: Query = "test",
     allow_shared_sources: AllowSharedSources = False,
+    allow_stale: AllowStale = False,
     val_fraction: ValFraction = 0.2,
     epochs: int | None = typer.Option(None, min=1, help="With CLIPS: instead of 100 (compress: 40)."),
     batch_size: int | None = typer.Option(None, min=2, help="With CLIPS: instead of 32 (256)."),
@@ -124,10 +127,10 @@ def linear(
     clip_options = {**overrides, **protocol_options, "branch": branch, "protocol": protocol, "split": split}
     if given := [name.removeprefix("num_") for name, value in clip_options.items() if value is not None]:
         raise ValueError(f"--{given[0].replace('_', '-')} goes with CLIPS; a features file has it settled already")
-    from covid_cmsf.evaluation.features.file import load_features
+    from covid_cmsf.evaluation.features.stale import load_current_features
     from covid_cmsf.evaluation.render import linear_table
 
-    loaded = load_features(features)
+    loaded = load_current_features(features, allow_stale=allow_stale)
     result = evaluate_linear(
         loaded,
         gallery=gallery,
@@ -149,6 +152,7 @@ def knn(
     query: Query = "test",
     center: Center = None,
     allow_shared_sources: AllowSharedSources = False,
+    allow_stale: AllowStale = False,
     val_fraction: ValFraction = 0.2,
     seed: Seed = 0,
     out: ResultFile = None,
@@ -159,11 +163,11 @@ def knn(
     \b
     covid-cmsf evaluate knn rgb.features
     """
-    from covid_cmsf.evaluation.features.file import load_features
+    from covid_cmsf.evaluation.features.stale import load_current_features
     from covid_cmsf.evaluation.knn import evaluate_knn
     from covid_cmsf.evaluation.render import knn_table
 
-    loaded = load_features(features)
+    loaded = load_current_features(features, allow_stale=allow_stale)
     result = evaluate_knn(
         loaded,
         num_neighbors=k,
@@ -192,6 +196,7 @@ def fusion(
     query: Query = "test",
     center: Center = None,
     allow_shared_sources: AllowSharedSources = False,
+    allow_stale: AllowStale = False,
     val_fraction: ValFraction = 0.2,
     seed: Seed = 0,
     out: ResultFile = None,
@@ -202,7 +207,8 @@ def fusion(
     \b
     covid-cmsf evaluate fusion rgb.features flow.features
     """
-    from covid_cmsf.evaluation.features.file import holds_probabilities, load_features, load_probabilities
+    from covid_cmsf.evaluation.features.file import holds_probabilities, load_probabilities
+    from covid_cmsf.evaluation.features.stale import load_current_features
     from covid_cmsf.evaluation.fusion import evaluate_fusion, fuse_probabilities
     from covid_cmsf.evaluation.render import fusion_table
 
@@ -210,9 +216,10 @@ def fusion(
         result_of_probabilities = fuse_probabilities(load_probabilities(first), load_probabilities(second), seed=seed)
         print_result("fusion", result_of_probabilities, fusion_table(result_of_probabilities), out, as_json)
         return
-    streams = load_features(first), load_features(second)
+    streams = [load_current_features(path, allow_stale=allow_stale) for path in (first, second)]
     result = evaluate_fusion(
-        *streams,
+        streams[0],
+        streams[1],
         gallery=gallery,
         query=query,
         centering=center,

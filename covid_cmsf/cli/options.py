@@ -102,6 +102,9 @@ AllowSharedSources = Annotated[
     bool,
     typer.Option("--allow-shared-sources", help="Accept footage that is in both subsets; the result says so."),
 ]
+AllowStale = Annotated[
+    bool, typer.Option("--allow-stale", help="Accept features whose checkpoint or videos have changed since.")
+]
 ValFraction = Annotated[float, typer.Option("--val-fraction", help="Fraction of the training sources that form `val`.")]
 
 MAX_PRINTED = 10  # of the skipped videos

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from covid_cmsf.cli.options import Features, Json, ResultFile, print_result, report_skipped
+from covid_cmsf.cli.options import AllowStale, Features, Json, ResultFile, print_result, report_skipped
 
 
 def neighbors(
@@ -13,6 +13,7 @@ def neighbors(
         None, "--video", help="Id of a video; may be given several times. Default: all videos.", show_default=False
     ),
     k: int = typer.Option(5, "--k", min=1, help="Neighbors per video."),
+    allow_stale: AllowStale = False,
     out: ResultFile = None,
     as_json: Json = False,
 ) -> None:
@@ -21,11 +22,11 @@ def neighbors(
     \b
     covid-cmsf evaluate neighbors rgb.features --video cats/kitten
     """
-    from covid_cmsf.evaluation.features.file import load_features
+    from covid_cmsf.evaluation.features.stale import load_current_features
     from covid_cmsf.evaluation.neighbors import find_neighbors
     from covid_cmsf.evaluation.render import neighbors_table
 
-    loaded = load_features(features)
+    loaded = load_current_features(features, allow_stale=allow_stale)
     result = find_neighbors(loaded, video or (), k=k)
     print_result("neighbors", result, neighbors_table(result), out, as_json)
     report_skipped(loaded.skipped)
@@ -37,6 +38,7 @@ def unlabeled(
         None, help="Features of other networks, to compare neighbors with.", show_default=False
     ),
     k: int = typer.Option(10, "--k", min=1, help="Neighbors per video that are compared."),
+    allow_stale: AllowStale = False,
     out: ResultFile = None,
     as_json: Json = False,
 ) -> None:
@@ -45,12 +47,12 @@ def unlabeled(
     \b
     covid-cmsf evaluate unlabeled rgb.features flow.features
     """
-    from covid_cmsf.evaluation.features.file import load_features
+    from covid_cmsf.evaluation.features.stale import load_current_features
     from covid_cmsf.evaluation.label_free import label_free_measures
     from covid_cmsf.evaluation.render import label_free_table
 
-    loaded = load_features(features)
-    others = [load_features(path) for path in other or ()]
+    loaded = load_current_features(features, allow_stale=allow_stale)
+    others = [load_current_features(path, allow_stale=allow_stale) for path in other or ()]
     result = label_free_measures(loaded, others, k=k)
     print_result("unlabeled", result, label_free_table(result), out, as_json)
     report_skipped([skipped for one in (loaded, *others) for skipped in one.skipped])

@@ -29,6 +29,7 @@ class Clips(ABC):
     splits: Mapping[str, Mapping[str, str]]  # {"1": {video_id: "train"}}
     modalities: tuple[str, ...]  # stored modalities: rgb, flow
     flow_bound: float  # pixels: stored flow is clipped to +-flow_bound
+    address: str = ""  # what `open_clips` was given
     is_image: bool = False  # a set of images: one frame per record, modality `frame`
 
     @abstractmethod

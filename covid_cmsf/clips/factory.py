@@ -29,7 +29,12 @@ def open_clips(path: Path | str, *, decoder: str = "auto") -> Clips:
         >>> clips.modalities, len(clips.records)
         (('rgb', 'flow'), 24)
     """
-    text = str(path)
+    clips = _open(str(path), decoder=decoder)
+    clips.address = str(path)
+    return clips
+
+
+def _open(text: str, *, decoder: str) -> Clips:
     location, query = (Path(text), "") if Path(text).exists() else _split_address(text)
     if is_lmdb(location):
         return _open_lmdb(location, parse_options(text, query, ("splits", "flow")))

@@ -15,7 +15,7 @@ from covid_cmsf.cotrain.executor import Execution, execute, seed_dir, select_sta
 from covid_cmsf.cotrain.graph import Stage, build_graph
 from covid_cmsf.cotrain.plan import PlanConfig, check_sections, refuse_old_plan
 from covid_cmsf.cotrain.preflight import PlanClips, check_plan, leave_out_labels
-from covid_cmsf.cotrain.stage import read_stage_result, run_stage
+from covid_cmsf.cotrain.stage import read_stage_result, run_stage, videos_fingerprint
 from covid_cmsf.cotrain.table import Row, mean_over_seeds, table_rows, write_tables
 from covid_cmsf.files import read_text, write_text_atomic
 from covid_cmsf.preflight import Problem, raise_problems
@@ -107,6 +107,7 @@ def prepare_plan(
     clips = PlanClips()
     check_folder(out)
     plan = leave_out_labels(plan, clips)
+    videos_fingerprint.cache_clear()  # files may have changed since this process ran a plan
     graphs = build_graphs(plan, out, plan_dir=plan_dir)
     problems: list[Problem] = []
     for stages in graphs:

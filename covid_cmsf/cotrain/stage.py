@@ -11,12 +11,14 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from covid_cmsf import exit_codes
 from covid_cmsf.clips import open_clips
+from covid_cmsf.clips.fingerprint import files_fingerprint
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.linear import stage_linear
 from covid_cmsf.devices import choose_device
@@ -34,6 +36,7 @@ from covid_cmsf.training.config import RuntimeConfig, TrainConfig
 from covid_cmsf.training.run import run_training, set_threads
 from covid_cmsf.training.run_dir import write_config
 from covid_cmsf.training.signals import SIGNALS
+from covid_cmsf.views.modalities import get_modality
 
 logger = logging.getLogger(__name__)
 FEATURES_FILE = "features.safetensors"
@@ -122,6 +125,7 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[st
     result = {
         "seconds": _training_seconds(stage),
         "num_videos": len(features.videos),
+        "videos_sha256": features.provenance.videos_sha256,
         "skipped": [list(entry) for entry in features.skipped],
     }
     if not is_labeled(features.videos):
@@ -217,7 +221,7 @@ def write_stage_result(stage: Stage, result: dict[str, Any]) -> None:
 
 
 def read_stage_result(stage: Stage) -> dict[str, Any] | None:
-    """Return the stage's result; None if it is not done, or was done with another configuration or evaluation."""
+    """Return the stage's result; None if it is not done, or of another configuration, evaluation or video files."""
     path = stage.folder / "stage.json"
     if not path.is_file():
         return None
@@ -226,7 +230,17 @@ def read_stage_result(stage: Stage) -> dict[str, Any] | None:
     except json.JSONDecodeError:
         return None
     same = result.get("key") == stage.key and result.get("evaluation") == stage.evaluation.model_dump(mode="json")
-    return result if same else None
+    if not same:
+        return None
+    clips = stage.evaluation.clips or stage.clips
+    return result if not clips or result.get("videos_sha256") == videos_fingerprint(clips, stage.modality) else None
+
+
+@cache
+def videos_fingerprint(clips: str, modality: str) -> str:
+    """Return the fingerprint of the files that a modality reads, computed once: a plan asks for it many times."""
+    opened = open_clips(clips)
+    return files_fingerprint(opened, opened.records, (get_modality(modality).stored_modality,))
 
 
 def is_done(stage: Stage) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from covid_cmsf.clips import open_clips
 from covid_cmsf.config import load_config
-from covid_cmsf.evaluation.features.file import load_features
+from covid_cmsf.evaluation.features.stale import load_current_features
 from covid_cmsf.report.runs import PlanRun, StageRun
 from covid_cmsf.report.thumbnails import STYLES, encode_webp, resize_short_edge
 from covid_cmsf.training.config import TrainConfig
@@ -124,7 +124,7 @@ def run_gallery(
 ) -> RunGallery:
     """Build the gallery of the run in folder `run`; `features` must have all of its training images."""
     config = load_config(TrainConfig, run / CONFIG_FILE)
-    clips, loaded = open_clips(config.clips), load_features(features)
+    clips, loaded = open_clips(config.clips), load_current_features(features)
     trained = select_listed(clips.select(config.split, config.subset), config.labels)
     records = {record.video_id: record for record in trained}
     labels = dict(zip(records, visible_labels(trained, config.labels).tolist(), strict=True))

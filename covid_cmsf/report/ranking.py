@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.evaluation.features.file import Features, load_features
+from covid_cmsf.evaluation.features.stale import stale_reason
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable
 from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering, nearest
 from covid_cmsf.evaluation.retrieval import RANKS, select_subsets
@@ -124,6 +125,9 @@ def rank_stage(stage: StageRun, *, umap: bool) -> RankedStage:
     """Rank with the subsets of retrieval.json, or test in train; `note` reports an R@1 that differs from the result."""
     assert stage.features is not None
     features = load_features(stage.features)
+    checkpoint = stage.folder / "checkpoints" / "last.pt" if stage.spec.trains else None
+    if reason := stale_reason(stage.features, features.provenance, checkpoint=checkpoint):
+        raise ValueError(f"its features are stale: {reason}; extract them again")
     stated_evaluation = {**stage.result.get("evaluation", {}), **stage.retrieval}
     evaluation = {
         name: str(stated_evaluation.get(name, default)) for name, default in (("gallery", "train"), ("query", "test"))

@@ -75,3 +75,14 @@ def test_tables_say_what_chance_is(own_clips: Path) -> None:
     _, rows = run(own_clips)
     assert "R@1 of a random ranking: 33.3" in markdown(rows)
     assert screen_table(rows, "", width=120).caption == "R@1 of a random ranking: 33.3"
+
+
+def test_replaced_videos_are_measured_again_without_training_again(own_clips: Path) -> None:
+    features = own_clips.parent / "out" / "color" / "features.safetensors"
+    _, first = run(own_clips)
+    before = features.read_bytes()
+    assert run(own_clips)[1] == first and features.read_bytes() == before
+    videos = [own_clips / "rgb" / f"{first_of(own_clips, subset)}.mp4" for subset in ("train", "test")]
+    videos[0].write_bytes(videos[1].read_bytes())
+    code, _ = run(own_clips)
+    assert code == exit_codes.SUCCESS and features.read_bytes() != before

@@ -15,6 +15,7 @@ import torch
 
 from covid_cmsf import __version__
 from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.fingerprint import files_fingerprint
 from covid_cmsf.evaluation.features.file import (
     Features,
     Provenance,
@@ -27,6 +28,7 @@ from covid_cmsf.evaluation.features.inference import WindowOutputs, calibrate_, 
 from covid_cmsf.evaluation.features.model import EvalModel
 from covid_cmsf.evaluation.features.protocol import EvalProtocol, build_eval_protocol
 from covid_cmsf.evaluation.features.shards import SHARD_SIZE, ShardStore
+from covid_cmsf.evaluation.features.stale import relative_path
 from covid_cmsf.evaluation.features.subsets import SplitVideos, VideoTable, load_split
 from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset, load_videos, with_progress
 from covid_cmsf.evaluation.preflight import check_protocol
@@ -37,6 +39,10 @@ from covid_cmsf.preflight import raise_problems
 logger = logging.getLogger(__name__)
 BATCH_SIZE, IMAGE_BATCH_SIZE = 16, 128
 IMAGE_SHARD_SIZE = 2048
+COMPARED = (  # fields of the provenance that are named if they differ
+    "encoder", "checkpoint_sha256", "weights_sha256", "branch", "eval_protocol", "store_sha256", "videos_sha256",
+    "split", "precision", "device", "batch_size", "software",
+)  # fmt: skip
 
 
 def extract_features(
@@ -83,26 +89,26 @@ def extract_features(
     if eval_model.needs_calibration:
         calibrate_(eval_model.network, data, device=device)
     provenance = _build_provenance(
-        eval_model, clips, split_videos, eval_protocol, batch_size=batch_size, device=device, precision=precision
+        eval_model, clips, split_videos, eval_protocol, out, batch_size=batch_size, device=device, precision=precision
     )
     if out.exists():
-        existing = _load_if_same(out, provenance)
+        existing = _load_if_same(out, provenance, replace=replace)
         if existing is not None:
             return existing
-        if not replace:
-            raise FileExistsError(f"{out} exists and holds other features; --force replaces it")
-    shard_store = ShardStore(out, provenance.fingerprint)
     extract = partial(
         window_features, eval_model.network, data, batch_size=batch_size, device=device, precision=precision
     )
-    _extract_missing(shard_store, data, extract, num_workers=num_workers, on_video=on_video)
-    if weights_sha256(eval_model.network) != provenance.weights_sha256:
-        raise RuntimeError(f"{eval_model.origin} changed during the extraction, so its features are invalid")
-    features = _assemble(
-        shard_store, split_videos, provenance, num_shards=-(-len(split_videos.records) // shard_size(clips))
-    )
-    save_features(out, features)
-    shard_store.remove()
+    with ShardStore(out, provenance.fingerprint) as shard_store:
+        _extract_missing(shard_store, data, extract, num_workers=num_workers, on_video=on_video)
+        if weights_sha256(eval_model.network) != provenance.weights_sha256:
+            raise RuntimeError(f"{eval_model.origin} changed during the extraction, so its features are invalid")
+        if files_fingerprint(clips, clips.records, (data.modality.stored_modality,)) != provenance.videos_sha256:
+            raise RuntimeError("video files changed during the extraction; run it again when they are complete")
+        features = _assemble(
+            shard_store, split_videos, provenance, num_shards=-(-len(split_videos.records) // shard_size(clips))
+        )
+        save_features(out, features)
+        shard_store.remove()
     return features
 
 
@@ -142,6 +148,7 @@ def _build_provenance(
     clips: Clips,
     split_videos: SplitVideos,
     eval_protocol: EvalProtocol,
+    out: Path,
     *,
     batch_size: int,
     device: torch.device,
@@ -155,6 +162,7 @@ def _build_provenance(
         "branch": eval_model.branch,
         "eval_protocol": eval_protocol.model_dump(mode="json"),
         "store_sha256": clips_sha256(clips),
+        "videos_sha256": files_fingerprint(clips, clips.records, (eval_protocol.resolve_modality().stored_modality,)),
         "split": split_videos.name,
         "precision": precision,
         "device": device.type,
@@ -166,16 +174,34 @@ def _build_provenance(
     ]
     # The values depend on the content of the checkpoint, not on its name.
     hashed = {key: value for key, value in fields.items() if key != "origin"}
-    return Provenance(fingerprint=compute_fingerprint({**hashed, "videos": videos}), **fields)
+    return Provenance(
+        fingerprint=compute_fingerprint({**hashed, "videos": videos}),
+        checkpoint_path=relative_path(eval_model.path, out),
+        clips_path=relative_path(Path(clips.address) if clips.address else None, out),
+        **fields,
+    )
 
 
-def _load_if_same(out: Path, provenance: Provenance) -> Features | None:
-    """Return the features in `out` if their fingerprint is the same."""
+def _load_if_same(out: Path, provenance: Provenance, *, replace: bool) -> Features | None:
+    """Return the features in `out` if their fingerprint is the same; None if they may be replaced."""
     try:
         existing = load_features(out)
-    except ValueError:
+    except ValueError as error:
+        if replace:
+            return None
+        raise FileExistsError(f"{out} exists and is no features file ({error}); --force replaces it") from None
+    if existing.provenance.fingerprint == provenance.fingerprint:
+        return existing
+    if replace:
         return None
-    return existing if existing.provenance.fingerprint == provenance.fingerprint else None
+    old, new = (one.model_dump(mode="json") for one in (existing.provenance, provenance))
+    differing = [name for name in COMPARED if old[name] != new[name]]
+    reason = (
+        "its videos were replaced or changed since"
+        if differing == ["videos_sha256"]
+        else "other " + (", ".join(differing) or "videos")
+    )
+    raise FileExistsError(f"{out} exists and holds other features ({reason}); --force replaces it")
 
 
 def _assemble(

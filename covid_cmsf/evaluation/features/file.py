@@ -74,6 +74,9 @@ class Provenance(Config):
     branch: str  # online, target, ...
     eval_protocol: EvalProtocol
     store_sha256: str
+    videos_sha256: str = ""  # fingerprint of the stored files; empty: unknown (format 2)
+    checkpoint_path: str = ""  # relative to the features file's folder; empty: unknown, or none
+    clips_path: str = ""
     split: str
     precision: str
     device: str

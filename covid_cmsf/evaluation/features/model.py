@@ -83,6 +83,7 @@ class EvalModel:
     origin: str  # name of the checkpoint, or how the network was made
     checkpoint_sha256: str = ""
     branch: str = "online"
+    path: Path | None = None  # of the checkpoint
     needs_calibration: bool = False  # batch norm has no running statistics yet: see `calibrate_`
 
 
@@ -94,9 +95,8 @@ def load_eval_model(checkpoint: Path | str, *, branch: str | None = None) -> Eva
     checkpoint = find_checkpoint(checkpoint)
     loaded = load_weights(checkpoint, branch=branch)
     digest = file_sha256(checkpoint)
-    return EvalModel(
-        freeze_(loaded.encoder), loaded.metadata, checkpoint.name, digest, loaded.report.branch.split(" ")[0]
-    )
+    branch_name = loaded.report.branch.split(" ")[0]
+    return EvalModel(freeze_(loaded.encoder), loaded.metadata, checkpoint.name, digest, branch_name, checkpoint)
 
 
 def wrap_encoder(encoder: nn.Module) -> EvalModel:

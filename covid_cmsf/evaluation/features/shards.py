@@ -4,6 +4,7 @@ Every shard has the fingerprint of the whole extraction. Shards with another fin
 settings, other clips) are never used.
 """
 
+import fcntl
 import json
 import logging
 import shutil
@@ -15,6 +16,7 @@ from covid_cmsf.verified_files import read_tensors, write_tensors
 logger = logging.getLogger(__name__)
 HEADER_KEY = "covid_cmsf_shard"
 SHARD_SIZE = 32  # videos
+LOCK = ".lock"
 TENSORS = ("windows", "window_videos", "window_starts")
 
 
@@ -22,13 +24,29 @@ class ShardStore:
     """Shards of one extraction to the file `out`; each has the outputs of consecutive videos."""
 
     def __init__(self, out: Path, fingerprint: str) -> None:
-        self.folder, self._fingerprint = out.with_name(f".{out.name}.shards"), fingerprint
+        self._out, self._fingerprint = out, fingerprint
+        self.folder = out.with_name(f".{out.name}.shards")
+
+    def __enter__(self) -> "ShardStore":
+        """Create the folder and lock it; ValueError if another process extracts to the same file."""
+        self.folder.mkdir(exist_ok=True)
+        self._lock = (self.folder / LOCK).open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise ValueError(
+                f"another process extracts features to {self._out}; wait for it, or choose another --out"
+            ) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()  # unlocks; the system does so if the process is killed
 
     def open(self) -> set[int]:
-        """Create the folder; return the numbers of the usable shards, and remove all others."""
-        self.folder.mkdir(exist_ok=True)
+        """Return the numbers of the usable shards, and remove all others."""
         usable, num_stale = set(), 0
-        for path in sorted(self.folder.iterdir()):
+        for path in sorted(path for path in self.folder.iterdir() if path.name != LOCK):
             if path.stem.isdigit() and self._read(path) is not None:
                 usable.add(int(path.stem))
             else:
