@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from covid_cmsf.clips.base import Clips, check_request
-from covid_cmsf.clips.decoders import open_video
-from covid_cmsf.clips.flow_codec import FLOW_BOUND, encode_flow
+from covid_cmsf.clips.decoders import choose_decoder, open_video
+from covid_cmsf.clips.flow_codec import FULL_BOUND, FlowLevels
 from covid_cmsf.clips.names import escape_name
 from covid_cmsf.clips.records import ClipRecord, FlowInfo, StoreInfo
 from covid_cmsf.clips.store import ClipStore
@@ -21,9 +21,10 @@ from covid_cmsf.evaluation.features.inference import evaluation_mode, video_feat
 from covid_cmsf.evaluation.features.model import wrap_encoder
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset
+from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.views.dataset import num_usable_frames
 from preprocess.config import make_store_flow
-from preprocess.convert import StageError, stored_frames
+from preprocess.convert import StageError, flow_frames, resize_flow, sample_motion, stored_frames
 from preprocess.flow import FlowParameters, choose_backend, make_flow, to_gray
 
 Frame = NDArray[np.uint8]
@@ -52,9 +53,10 @@ def embed(
         encoder: what `load_encoder` returns, or any module with `metadata`. Its training mode is restored afterwards.
         windows: clips per video, evenly spread; 4 when left out, 1 for a single-frame encoder.
         modality: rgb, flow, rgbdiff or frame, for weights that do not say which they were trained on.
-        like: the clip store that the encoder was trained on: the same short edge, flow bound and TV-L1 parameters.
-        short_edge: resize frames to this short edge first, 0 is native. Flow is in pixels, so it must be that of the
-            clips that a flow encoder was trained on.
+        like: the clip store that the encoder was trained on: the same short edge, flow bound and TV-L1 parameters. Only
+            needed for weights without this metadata: those of version 0.1.0 and of other projects.
+        short_edge: resize frames to this short edge first, 0 is native; default: as in training, or native if unknown.
+            Flow is in pixels, so it must be that of the clips that a flow encoder was trained on.
         flow_backend: auto, numba, numba-fast, torch or opencv.
         batch_size: windows that pass the network together.
         device: move the encoder there; where it is when left out.
@@ -68,12 +70,13 @@ def embed(
         >>> feature.shape == (encoder.num_features,)
         True
     """
-    eval_protocol = build_eval_protocol(wrap_encoder(encoder).metadata, modality=modality, num_windows=windows)
     single = isinstance(videos, str | Path)
     paths = [Path(path) for path in ([videos] if isinstance(videos, str | Path) else videos)]
     if not paths:
         raise ValueError("no video files to embed")
-    clips = VideoFiles(paths, _file_settings(like, short_edge=short_edge, flow_backend=flow_backend))
+    metadata = wrap_encoder(encoder).metadata
+    eval_protocol = build_eval_protocol(metadata, modality=modality, num_windows=windows)
+    clips = VideoFiles(paths, _file_settings(like, metadata, short_edge=short_edge, flow_backend=flow_backend))
     data = VideoDataset(clips, clips.records, ["test"] * len(paths), eval_protocol)
     for path, record in zip(paths, clips.records, strict=True):
         if num_usable_frames(record, [data.modality]) < 1:
@@ -132,10 +135,14 @@ class VideoFiles(Clips):
         torch.Size([2, 2, 48, 64])
     """
 
+    info: StoreInfo
+
     def __init__(self, paths: Sequence[Path | str], info: StoreInfo) -> None:
         if info.flow is None:
             raise ValueError("these settings have no flow: give those of a store with flow")
-        self.info, self.modalities, self.flow_bound = info, ("rgb", "flow"), info.flow.bound
+        self.info, self.modalities = info, ("rgb", "flow")
+        self.flow_bound = info.flow.bound if isinstance(info.flow.bound, float) else 0.0
+        self._flow_info, self._levels = info.flow, dict[str, FlowLevels]()
         self.splits = {}
         self._paths = {f"{number}/{escape_name(path.name)}": path for number, path in enumerate(map(Path, paths))}
         self.records = [self._make_record(video_id, path) for video_id, path in self._paths.items()]
@@ -147,8 +154,19 @@ class VideoFiles(Clips):
         if modality == "rgb":
             frames = self._decode(path, set(frame_indices), lambda frame: frame)
             return torch.from_numpy(np.stack([frames[number] for number in frame_indices])).permute(0, 3, 1, 2)
-        flow = self._compute_flow(path, sorted(set(frame_indices)))
+        flow = self._compute_flow(path, sorted(set(frame_indices)), record)
         return torch.from_numpy(np.stack([flow[number] for number in frame_indices]))
+
+    def flow_levels(self, record: ClipRecord) -> FlowLevels:
+        """Return how the flow of a video is quantized; a bound by motion is measured when it is first needed."""
+        if record.video_id not in self._levels:
+            motion = None
+            if self._flow_info.bound == "auto":
+                path, backend = self._paths[record.video_id], make_store_flow(self.info, None)
+                assert backend is not None
+                motion = sample_motion(path, self.info, decoder=choose_decoder("auto"), flow=backend)
+            self._levels[record.video_id] = self._flow_info.choose_levels(record.width, record.height, motion)
+        return self._levels[record.video_id]
 
     def _make_record(self, video_id: str, path: Path) -> ClipRecord:
         num_frames, height, width = 0, 0, 0
@@ -157,40 +175,52 @@ class VideoFiles(Clips):
         num_flow = max(0, num_frames - 1)
         return ClipRecord(video_id, video_id, "", -1, num_frames, num_flow, 0.0, width, height, "")
 
-    def _compute_flow(self, path: Path, wanted: list[int]) -> dict[int, Frame]:
+    def _compute_flow(self, path: Path, wanted: list[int], record: ClipRecord) -> dict[int, Frame]:
         """Return {i: quantized flow (2, H, W) from frame i to i + 1}; runs of neighbors go to the backend together."""
-        gray = self._decode(path, {frame for number in wanted for frame in (number, number + 1)}, to_gray)
+        frames = {frame for number in wanted for frame in (number, number + 1)}
+        gray = self._decode(path, frames, to_gray, for_flow=True)
+        levels, size = self.flow_levels(record), (record.width, record.height)
         backend = make_store_flow(self.info, None)
         assert backend is not None
         flow: dict[int, Frame] = {}
         for run in _consecutive_runs(wanted):
             pictures = np.stack([gray[number] for number in (*run, run[-1] + 1)])
-            flow.update(zip(run, encode_flow(backend(pictures), self.flow_bound), strict=True))
+            flow.update(zip(run, levels.encode(resize_flow(backend(pictures), size)), strict=True))
         return flow
 
-    def _decode(self, path: Path, wanted: Collection[int], convert: Callable[[Frame], Frame]) -> dict[int, Frame]:
+    def _decode(
+        self, path: Path, wanted: Collection[int], convert: Callable[[Frame], Frame], *, for_flow: bool = False
+    ) -> dict[int, Frame]:
         last = max(wanted)
         found: dict[int, Frame] = {}
-        for number, frame in enumerate(self._frames(path)):
+        for number, frame in enumerate(self._frames(path, for_flow=for_flow)):
             if number in wanted:
                 found[number] = convert(frame)
             if number == last:
                 break
         return found
 
-    def _frames(self, path: Path) -> Iterator[Frame]:
+    def _frames(self, path: Path, *, for_flow: bool = False) -> Iterator[Frame]:
         try:
             with open_video(path) as reader:
-                yield from stored_frames(reader, short_edge=self.info.short_edge, max_frames=self.info.max_frames)
+                if for_flow:
+                    yield from flow_frames(reader, self.info)
+                else:
+                    yield from stored_frames(reader, short_edge=self.info.short_edge, max_frames=self.info.max_frames)
         except (ValueError, StageError) as error:
             raise ValueError(f"{path}: {error.reason if isinstance(error, StageError) else error}") from error
 
 
-def _file_settings(like: ClipStore | None, *, short_edge: int | None, flow_backend: str | None) -> StoreInfo:
-    """Return the settings of `like`, or the defaults of `covid-cmsf preprocess`, with what was asked for."""
+def _file_settings(
+    like: ClipStore | None, metadata: EncoderMetadata, *, short_edge: int | None, flow_backend: str | None
+) -> StoreInfo:
+    """Return the settings of `like`, else of the training clips, else native frames with CoCLR's flow bound."""
     parameters = FlowParameters().model_dump(by_alias=True)
-    flow = FlowInfo(backend=choose_backend("auto"), version="", parameters=parameters, bound=FLOW_BOUND)
-    info = StoreInfo(modalities=("rgb", "flow"), short_edge=0, max_frames=0, quality=0, flow=flow)
+    flow = FlowInfo(backend=choose_backend("auto"), version="", parameters=parameters, bound=FULL_BOUND)
+    flow = flow if metadata.flow is None else metadata.flow
+    info = StoreInfo(
+        modalities=("rgb", "flow"), short_edge=metadata.short_edge or 0, max_frames=0, quality=0, flow=flow
+    )
     if like is not None:
         info = like.info.model_copy(update={} if like.info.flow is not None else {"flow": flow})
     if short_edge is not None:

@@ -68,8 +68,17 @@ def preprocess(
         help="TV-L1 backend: numba (CPU), numba-fast, torch (GPU), or opencv (reference, slow).",
         rich_help_panel=STORE_PANEL,
     ),
-    flow_bound: float = typer.Option(
-        20.0, help="Flow is clipped to plus or minus this many pixels.", rich_help_panel=STORE_PANEL
+    flow_bound: str = typer.Option(
+        "size",
+        help="Flow is clipped to plus or minus this many pixels. size: 20 at a short edge of 240 stored pixels or "
+        "more, proportionally less below; auto: per video, the 99.9th percentile of its motion.",
+        rich_help_panel=STORE_PANEL,
+    ),
+    flow_size: str = typer.Option(
+        "stored",
+        help="Compute flow on frames as stored, or native: on the video's own frames, then resize the flow, as Han et "
+        "al. did. Its values are stored pixels in both cases.",
+        rich_help_panel=STORE_PANEL,
     ),
     flow_parameters: str = typer.Option(
         "",
@@ -121,6 +130,7 @@ def preprocess(
         quality=quality,
         flow_backend=flow_backend,
         flow_bound=flow_bound,
+        flow_size=flow_size,
         flow_parameters=flow_parameters,
         software=f"covid-cmsf {__version__}",
     )

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from covid_cmsf.clips.decoders import choose_decoder
-from covid_cmsf.clips.records import StoreInfo, read_store_info
+from covid_cmsf.clips.flow_codec import size_bound
+from covid_cmsf.clips.records import FlowBound, StoreInfo, read_store_info
 from covid_cmsf.config import load_config, validate
 from preprocess.flow import FlowBackend, FlowParameters, backend_version, choose_backend, make_flow
 
@@ -26,7 +28,8 @@ def make_store_info(
     max_frames: int,
     quality: int,
     flow_backend: str,
-    flow_bound: float,
+    flow_bound: str,
+    flow_size: str,
     flow_parameters: str,
     software: str,
 ) -> StoreInfo:
@@ -52,12 +55,29 @@ def make_store_info(
             "backend": backend,
             "version": backend_version(backend),
             "parameters": parameters.model_dump(by_alias=True),
-            "bound": flow_bound,
+            "bound": parse_flow_bound(flow_bound, short_edge),
+            "levels": 255,
+            "size": flow_size,
         }
     info = validate(StoreInfo, values, origin="preprocess")
     if len(set(info.modalities)) != len(info.modalities):
         raise ValueError(f"--modalities {modalities!r} lists a modality twice")
     return info
+
+
+def parse_flow_bound(text: str, short_edge: int) -> FlowBound:
+    """Parse `size`, `auto` or a number of pixels; `size` is one number if all videos have the same short edge."""
+    if text == "size" and short_edge:
+        return size_bound(short_edge, short_edge)
+    if text in ("size", "auto"):
+        return cast(FlowBound, text)
+    try:
+        bound = float(text)
+    except ValueError:
+        bound = float("nan")
+    if not 0 < bound < float("inf"):
+        raise ValueError(f"--flow-bound {text!r}: it must be size, auto or a number of pixels above 0")
+    return bound
 
 
 def parse_flow_parameters(text: str) -> FlowParameters:

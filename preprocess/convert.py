@@ -8,13 +8,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import TypeVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from covid_cmsf.clips.decoders import VideoReader, open_video
-from covid_cmsf.clips.flow_codec import encode_flow, stack_components
+from covid_cmsf.clips.flow_codec import FlowLevels, stack_components
 from covid_cmsf.clips.records import StoreInfo
 from covid_cmsf.files import file_sha256
 from preprocess.encode import FLOW_CRF_OFFSET, ClipWriter
@@ -23,6 +24,7 @@ from preprocess.flow import FlowBackend, to_gray
 CHUNK_SIZE = 16  # frames per batch of the flow backend and per progress message, at most
 CHUNK_PIXELS = CHUNK_SIZE * 1920 * 1088  # so that memory does not grow with the frames' size: 4 frames of 4K, 2 of 8K
 Frame = NDArray[np.uint8]
+Number = TypeVar("Number", np.uint8, np.float32)
 
 
 class StageError(Exception):
@@ -49,6 +51,7 @@ class ClipMetadata:
     flow_bytes: int
     rgb_sha256: str
     flow_sha256: str
+    flow_bound: float  # 0: that of the store
     header_frames: int  # number of frames according to the file's header, for a warning if it is far off
 
 
@@ -68,24 +71,26 @@ def convert(
     """
     with _open_source(source, decoder) as reader, ExitStack() as open_writers:
         status = source.stat()  # before reading: a change in the meantime is noticed by the next run
-        frames = stored_frames(reader, short_edge=info.short_edge, max_frames=info.max_frames)
+        frames = flow_frames(reader, info)
         first = next(frames, None)
         if first is None:
             raise StageError("decode", "the file has no frames")
-        height, width = first.shape[:2]
+        width, height = size = stored_size(first.shape[1], first.shape[0], info.short_edge)
         num_frames = 0
         sinks: list[RgbSink | FlowSink] = []
         if "rgb" in info.modalities:
             rgb_writer = ClipWriter(targets["rgb"], fps=reader.fps, width=width, height=height, crf=info.quality)
-            sinks.append(RgbSink(open_writers.enter_context(rgb_writer)))
+            sinks.append(RgbSink(open_writers.enter_context(rgb_writer), size))
         if "flow" in info.modalities:
             assert info.flow is not None and flow is not None
+            motion = sample_motion(source, info, decoder=decoder, flow=flow) if info.flow.bound == "auto" else None
+            levels = info.flow.choose_levels(width, height, motion)
             flow_crf = max(0, info.quality - FLOW_CRF_OFFSET)
             flow_writer = ClipWriter(
                 targets["flow"], fps=reader.fps, width=width, height=2 * height, crf=flow_crf, tune_psnr=True
             )
-            sinks.append(FlowSink(open_writers.enter_context(flow_writer), flow, info.flow.bound))
-        for chunk in _iter_chunks(chain([first], frames), size=chunk_size(width, height)):
+            sinks.append(FlowSink(open_writers.enter_context(flow_writer), flow, levels, size))
+        for chunk in _iter_chunks(chain([first], frames), size=chunk_size(first.shape[1], first.shape[0])):
             num_frames += len(chunk)
             if num_frames == 1 and "flow" in info.modalities:
                 raise StageError("flow", "the video has one frame only; flow needs two")
@@ -110,6 +115,7 @@ def convert(
         flow_bytes=sizes.get("flow", 0),
         rgb_sha256=hashes.get("rgb", ""),
         flow_sha256=hashes.get("flow", ""),
+        flow_bound=levels.bound if info.flow is not None and isinstance(info.flow.bound, str) else 0.0,
         header_frames=reader.header_frames,
     )
 
@@ -117,28 +123,70 @@ def convert(
 class RgbSink:
     """Write frames to the RGB file."""
 
-    def __init__(self, writer: ClipWriter) -> None:
-        self.writer = writer
+    def __init__(self, writer: ClipWriter, size: tuple[int, int]) -> None:
+        self.writer, self._size = writer, size
 
     def add(self, frames: list[Frame]) -> None:
         for frame in frames:
-            self.writer.write_rgb(frame)
+            self.writer.write_rgb(_resize(frame, self._size))
 
 
 class FlowSink:
     """Write the flow of each pair of consecutive frames to the flow file, also across chunks."""
 
-    def __init__(self, writer: ClipWriter, flow: FlowBackend, bound: float) -> None:
+    def __init__(self, writer: ClipWriter, flow: FlowBackend, levels: FlowLevels, size: tuple[int, int]) -> None:
         self.writer = writer
-        self._flow_backend, self._bound = flow, bound
+        self._flow_backend, self._levels, self._size = flow, levels, size
         self._previous_frame: list[Frame] = []
 
     def add(self, frames: list[Frame]) -> None:
         gray = self._previous_frame + [to_gray(frame) for frame in frames]
         self._previous_frame = gray[-1:]
-        quantized = encode_flow(self._flow_backend(np.stack(gray)), self._bound)  # (N, 2, H, W)
-        for flow_image in stack_components(quantized):
+        flow = resize_flow(self._flow_backend(np.stack(gray)), self._size)  # (N, 2, H, W)
+        for flow_image in stack_components(self._levels.encode(flow)):
             self.writer.write_luma(flow_image)
+
+
+def flow_frames(reader: VideoReader, info: StoreInfo) -> Iterator[Frame]:
+    """Yield the frames at the size that flow is computed at: as stored, or the video's own."""
+    native = info.flow is not None and info.flow.size == "native"
+    return stored_frames(reader, short_edge=0 if native else info.short_edge, max_frames=info.max_frames)
+
+
+def resize_flow(flow: NDArray[np.float32], size: tuple[int, int]) -> NDArray[np.float32]:
+    """Resize flow (N, 2, H, W) to (width, height); its values become pixels of that size."""
+    height, width = flow.shape[-2:]
+    if (width, height) == size:
+        return flow
+    scales = size[0] / width, size[1] / height
+    return np.stack(
+        [[_resize(one, size) * np.float32(s) for one, s in zip(pair, scales, strict=True)] for pair in flow]
+    )
+
+
+def sample_motion(source: Path, info: StoreInfo, *, decoder: str, flow: FlowBackend) -> NDArray[np.float32]:
+    """Return the flow (N, 2, H, W), in stored pixels, of pairs of frames spread over the whole video."""
+    with _open_source(source, decoder) as reader:
+        pairs = spread_pairs(map(to_gray, flow_frames(reader, info)))
+    if not pairs:
+        return np.empty((0, 2, 0, 0), np.float32)
+    height, width = pairs[0][0].shape
+    size = stored_size(width, height, info.short_edge)
+    return resize_flow(np.concatenate([flow(np.stack(pair)) for pair in pairs]), size)
+
+
+def spread_pairs(frames: Iterator[Frame], *, limit: int = 16) -> list[tuple[Frame, Frame]]:
+    """Return at most `limit` pairs of consecutive frames, evenly spaced, of a video whose length is not known."""
+    pairs: list[tuple[Frame, Frame]] = []
+    spacing, previous = 1, next(frames, None)
+    for number, frame in enumerate(frames):
+        if number % spacing == 0:
+            assert previous is not None
+            pairs.append((previous, frame))
+            if len(pairs) > limit:
+                pairs, spacing = pairs[::2], 2 * spacing
+        previous = frame
+    return pairs
 
 
 def stored_frames(reader: VideoReader, *, short_edge: int, max_frames: int) -> Iterator[Frame]:
@@ -169,8 +217,15 @@ def _resize_or_crop(frame: Frame, size: tuple[int, int], *, native: bool) -> Fra
         return frame
     if native and (width - width % 2, height - height % 2) == size:
         return np.ascontiguousarray(frame[: size[1], : size[0]])  # odd sizes lose their last row or column
+    return _resize(frame, size)
+
+
+def _resize(image: NDArray[Number], size: tuple[int, int]) -> NDArray[Number]:
+    height, width = image.shape[:2]
+    if (width, height) == size:
+        return image
     shrinking = size[0] < width
-    resized: Frame = cv2.resize(frame, size, interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_LINEAR)
+    resized: NDArray[Number] = cv2.resize(image, size, interpolation=cv2.INTER_AREA if shrinking else cv2.INTER_LINEAR)
     return resized
 
 

@@ -61,6 +61,11 @@ def _has_other_files(store: Path) -> bool:
 
 
 def _check_same_config(store: Path, old: StoreInfo, new: StoreInfo) -> StoreInfo:
+    if old.format != new.format:
+        raise ValueError(
+            f"{store} has format {old.format}: its flow has other levels than this version writes. It can be read as "
+            "it is; use another --out for new videos"
+        )
     changed = config_differences(old.model_dump(mode="json"), new.model_dump(mode="json"))
     differences = [
         f"{key} is {old_value!r} in the store, {new_value!r} now"

@@ -138,6 +138,25 @@ def test_embed_agrees_with_a_clip_store_in_flow_to_the_last_bit(videos: Path, st
     assert torch.equal(found, features.features)
 
 
+@pytest.mark.parametrize("bound", ["size", "auto"])
+def test_embed_prepares_frames_as_in_training_without_being_told(videos: Path, tmp_path: Path, bound: str) -> None:
+    """The metadata of a trained network has the short edge and how flow was computed and quantized."""
+    options = ["--short-edge", "40", "--flow-bound", bound, "--flow-size", "native", "--quality", "0"]
+    result = preprocess(videos, tmp_path / "clips", *options)
+    assert result.returncode == 0, result.stderr
+    clips = cc.ClipStore.open(tmp_path / "clips")
+    (tmp_path / "run.yaml").write_text(RUN)
+    changes = {"clips": str(clips.path), "schedule.epochs": 1, "optimizer.lr": 1e-05}
+    encoder = cc.load_encoder(cc.train(tmp_path / "run.yaml", changes, out=tmp_path / "run"))
+    assert encoder.metadata is not None and encoder.metadata.short_edge == 40
+    assert encoder.metadata.flow == clips.info.flow
+    features = cc.extract_features(encoder, clips, tmp_path / "flow.safetensors", device="cpu", batch_size=4)
+    paths = [videos / f"{name}.avi" for name in features.videos.ids]
+    found = cc.embed(paths, encoder, batch_size=4)
+    assert torch.equal(found, cc.embed(paths, encoder, like=clips, batch_size=4))
+    assert torch.equal(found, features.features)  # quality 0 is lossless for flow
+
+
 def test_embed_of_a_stores_own_rgb_file_is_the_stores_feature_to_the_last_bit(store: Path, tmp_path: Path) -> None:
     encoder = encoder_with_metadata("rgb")
     features = cc.extract_features(encoder, store, tmp_path / "rgb.safetensors", device="cpu", windows=2)

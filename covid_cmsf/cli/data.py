@@ -17,10 +17,12 @@ from covid_cmsf.logs import console, printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from covid_cmsf.clips.records import ClipRecord
+    from covid_cmsf.clips.records import ClipRecord, FlowInfo
 
 
 MAX_SHOWN = 12  # videos on a contact sheet
+MAX_QUANTIZATION_ERROR = 0.1  # share of the mean motion above which `clips info` warns
+
 clips_app = typer.Typer(help="Inspect and check a clip store, merge shards.", no_args_is_help=True)
 Store = Annotated[Path, typer.Argument(help="Folder of the clip store.", show_default=False)]
 
@@ -60,11 +62,25 @@ def info(clips: Store, as_json: Json = False) -> None:
         out.print(
             f"flow: {store.info.flow.algorithm} by {store.info.flow.version}; mean motion "
             f"{summary.flow['mean_magnitude_px']:.2f} px per frame, {100 * summary.flow['clipped_fraction']:.2f}% at "
-            f"the bound of {store.flow_bound:g} px (from {summary.flow['num_videos']:.0f} videos)"
+            f"the bound of {_describe_bound(store.info.flow, summary.flow['bound_px'])} (from "
+            f"{summary.flow['num_videos']:.0f} videos)"
         )
+        share = summary.flow["quantization_error"]
+        out.print(f"flow quantization error: {100 * share:.1f}% of the mean motion")
+        if share > MAX_QUANTIZATION_ERROR:
+            console.print(
+                f"[yellow]the flow is coarse[/]: rounding costs {100 * share:.0f}% of the mean motion; preprocess "
+                "again with --flow-bound size or auto, or with a larger --short-edge"
+            )
     if summary.num_failures:
         accepted = f", {len(store.accepted)} of them accepted" if store.accepted else ""
         out.print(f"{summary.num_failures} videos were skipped{accepted}: see {clips / 'failures.csv'}")
+
+
+def _describe_bound(flow: "FlowInfo", mean_bound: float) -> str:
+    """Return `5 px`, or `2.31 px on average, by motion`."""
+    rules = {"size": ", by size", "auto": ", by motion"}
+    return f"{mean_bound:.3g} px" + (f" on average{rules[flow.bound]}" if isinstance(flow.bound, str) else "")
 
 
 @clips_app.command()

@@ -6,12 +6,13 @@ Shapes: T frames, H x W pixels.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from covid_cmsf.clips.flow_codec import decode_flow
-from covid_cmsf.clips.records import ClipRecord, get_column, take_records
+from covid_cmsf.clips.flow_codec import FlowLevels
+from covid_cmsf.clips.records import ClipRecord, StoreInfo, get_column, take_records
 
 
 class Clips(ABC):
@@ -28,7 +29,9 @@ class Clips(ABC):
     records: Sequence[ClipRecord]
     splits: Mapping[str, Mapping[str, str]]  # {"1": {video_id: "train"}}
     modalities: tuple[str, ...]  # stored modalities: rgb, flow
-    flow_bound: float  # pixels: stored flow is clipped to +-flow_bound
+    flow_bound: float  # pixels: stored flow is clipped to +-flow_bound; 0: it differs between videos
+    num_flow_levels: Literal[255, 256] = 256  # see `flow_codec`; 256 as in the data of other projects
+    info: StoreInfo | None = None  # how a clip store was made
     address: str = ""  # what `open_clips` was given
     is_image: bool = False  # a set of images: one frame per record, modality `frame`
 
@@ -39,7 +42,19 @@ class Clips(ABC):
     def read(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
         """Return `rgb` as uint8 (T, 3, H, W), `flow` as float32 (T, 2, H, W) in pixels, x first."""
         raw = self.read_raw(record, modality, frame_indices)
-        return torch.from_numpy(decode_flow(raw.numpy(), self.flow_bound)) if modality == "flow" else raw
+        return torch.from_numpy(self.flow_levels(record).decode(raw.numpy())) if modality == "flow" else raw
+
+    def flow_levels(self, record: ClipRecord) -> FlowLevels:
+        """Return how the flow of a video is quantized."""
+        return FlowLevels(record.flow_bound or self.flow_bound, self.num_flow_levels)
+
+    def check_flow_as_image(self) -> None:
+        """Raise ValueError if levels of flow can't be compared between videos, as networks of CoCLR do."""
+        if self.info is not None and self.info.flow is not None and self.info.flow.bound == "auto":
+            raise ValueError(
+                "flow as an image (flow_style coclr, CoCLR's weights) needs a bound that follows the frame size; these "
+                "clips were made with --flow-bound auto"
+            )
 
     def files(self, record: ClipRecord, modality: str) -> list[Path]:
         """Return files that hold these frames, for `fingerprint`; none if the clips are in memory."""

@@ -31,7 +31,7 @@ class CachedClips(Clips):
     ) -> None:
         self._clips = clips
         self.records, self.splits, self.flow_bound = clips.records, clips.splits, clips.flow_bound
-        self.modalities = clips.modalities
+        self.modalities, self.num_flow_levels, self.info = clips.modalities, clips.num_flow_levels, clips.info
         # {(video_id, modality): (offset, shape in memory, whether that shape is channels-last, as decoded)}
         self._locations: dict[tuple[str, str], tuple[int, torch.Size, bool]] = {}
         self.num_bytes, max_bytes = 0, int(gigabytes * 1e9)

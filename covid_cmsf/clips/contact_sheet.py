@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure, SubFigure
 
 from covid_cmsf.clips.base import Clips
-from covid_cmsf.clips.flow_color import color_wheel_image, flow_to_rgb
+from covid_cmsf.clips.flow_color import color_wheel_image, draw_flow
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.files import atomic_path
 
@@ -48,8 +48,8 @@ def _draw_clip(area: SubFigure, clips: Clips, record: ClipRecord, num_columns: i
     scale = 0.0
     if record.num_flow:
         flow = clips.read(record, "flow", frame_indices).numpy()
-        scale = max(1.0, float(np.percentile(np.hypot(flow[:, 0], flow[:, 1]), 99)))
-        rows.append([flow_to_rgb(one, scale) for one in flow])
+        flow_images, scale = draw_flow(flow, clips.flow_levels(record))
+        rows.append(flow_images)
     axes = area.subplots(len(rows), num_columns, squeeze=False)
     area.subplots_adjust(left=0.005, right=0.995, bottom=0.01, top=top, wspace=0.03, hspace=0.03)
     for axis in axes.flat:
@@ -62,7 +62,7 @@ def _draw_clip(area: SubFigure, clips: Clips, record: ClipRecord, num_columns: i
                   bbox={"facecolor": "black", "alpha": 0.5, "pad": 1, "linewidth": 0})  # fmt: skip
     title = f"{record.video_id!r}   {record.num_frames} frames of {record.width}x{record.height}, {record.fps:.5g} fps"
     if record.num_flow:
-        title += f"   full color: {scale:.1f} px per frame"
+        title += f"   full color: {scale:.2g} px per frame"
         legend = axes[1][0].inset_axes([0.0, 0.0, 0.22, 0.22 * record.width / max(1, record.height)])
         legend.imshow(color_wheel_image(64))
         legend.axis("off")

@@ -2,11 +2,13 @@
 
 The color wheel of the Middlebury benchmark (Baker et al., "A Database and Evaluation Methodology for Optical Flow",
 IJCV 2011): 55 hues, spaced by how well the eye tells them apart.
-Shapes: H x W pixels.
+Shapes: T frames, H x W pixels.
 """
 
 import numpy as np
 from numpy.typing import NDArray
+
+from covid_cmsf.clips.flow_codec import FlowLevels, without_noise
 
 # Number of steps from each color to the next: red, yellow, green, cyan, blue, magenta, and back to red.
 CORNERS = np.array([[255, 0, 0], [255, 255, 0], [0, 255, 0], [0, 255, 255], [0, 0, 255], [255, 0, 255]])
@@ -20,6 +22,16 @@ def color_wheel() -> NDArray[np.float64]:
         start, end = CORNERS[index], CORNERS[(index + 1) % len(CORNERS)]
         segments.append(start + (end - start) * np.arange(steps)[:, None] / steps)
     return np.concatenate(segments) / 255
+
+
+def draw_flow(flow: NDArray[np.float32], levels: FlowLevels) -> tuple[list[NDArray[np.uint8]], float]:
+    """Render the flow (T, 2, H, W) of a clip; return the images (H, W, 3) and the speed of full color, in pixels.
+
+    That is the 99th percentile of the clip's speed, at least a twentieth of the bound. Still areas are white.
+    """
+    moving = without_noise(flow, levels)
+    scale = max(levels.bound / 20, float(np.percentile(np.hypot(moving[:, 0], moving[:, 1]), 99)))
+    return [flow_to_rgb(one, scale) for one in moving], scale
 
 
 def flow_to_rgb(flow: NDArray[np.float32], scale: float) -> NDArray[np.uint8]:

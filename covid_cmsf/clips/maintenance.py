@@ -268,18 +268,25 @@ def _file_size(path: Path) -> int:
 def flow_statistics(store: ClipStore, *, num_videos: int, seed: int = 0) -> dict[str, float]:
     """Measure the motion in a sample of videos, eight frames each.
 
-    `mean_magnitude_px` is in pixels per frame, `clipped_fraction` the fraction of components at the flow bound.
+    `mean_magnitude_px` is in pixels per frame, `clipped_fraction` the fraction of components at the flow bound,
+    `quantization_error` the expected error of rounding to levels, as a share of the mean motion (video coding adds to
+    it), and `bound_px` the mean bound.
     """
     sampled = np.random.default_rng(seed).permutation(len(store.records))[:num_videos]
-    magnitudes, clipped = [], []
+    magnitudes, clipped, errors, bounds = [], [], [], []
     for index in sampled:
         record = store.records[int(index)]
         frame_indices = np.linspace(0, record.num_flow - 1, min(8, record.num_flow)).astype(int).tolist()
         flow = store.read(record, "flow", frame_indices)
+        levels = store.flow_levels(record)
         magnitudes.append(float(flow.square().sum(1).sqrt().mean()))
-        clipped.append(float((flow.abs() > store.flow_bound * 0.99).float().mean()))
+        clipped.append(float((flow.abs() > levels.bound * 0.99).float().mean()))
+        errors.append(levels.mean_error)
+        bounds.append(levels.bound)
     return {
         "num_videos": len(sampled),
         "mean_magnitude_px": float(np.mean(magnitudes)),
         "clipped_fraction": float(np.mean(clipped)),
+        "quantization_error": float(np.mean(errors)) / max(float(np.mean(magnitudes)), 1e-9),
+        "bound_px": float(np.mean(bounds)),
     }

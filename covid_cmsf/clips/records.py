@@ -14,17 +14,20 @@ from dataclasses import MISSING, dataclass, fields
 from itertools import islice
 from operator import attrgetter, lt
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from covid_cmsf.clips.columns import CHUNK_SIZE, ColumnBuilder, ColumnTable
+from covid_cmsf.clips.flow_codec import FlowLevels, motion_bound, size_bound
 from covid_cmsf.clips.names import check_texts, check_video_ids
 from covid_cmsf.clips.row_counts import count_error, recorded_count
 from covid_cmsf.config import Config, validate
 from covid_cmsf.files import atomic_path, check_file_size, escape_cell, file_sha256, read_text, unescape_cell
 
-FORMAT_VERSION: Literal[1] = 1
+FORMAT_VERSION: Literal[2] = 2
 KEYFRAME_DISTANCE = 8
 StoredModality = Literal["rgb", "flow"]
 NAME_COLUMNS = {"video_id", "source", "class_name", "reason"}  # text that may begin with = + - @
@@ -51,6 +54,7 @@ class ClipRecord:
     flow_bytes: int = 0
     rgb_sha256: str = ""
     flow_sha256: str = ""
+    flow_bound: float = 0.0  # pixels: the video's flow is clipped to +-flow_bound; 0: as in store.json
 
 
 get_required_fields = attrgetter(*(field.name for field in fields(ClipRecord) if field.default is MISSING))
@@ -117,13 +121,18 @@ def write_manifest(path: Path, records: Iterable[ClipRecord]) -> None:
     A column with a default is left out if no record has another value.
     """
     ordered = sorted(records, key=attrgetter("video_id"))
-    columns = [
-        field.name
-        for field in fields(ClipRecord)
-        if field.default is MISSING or any(getattr(record, field.name) != field.default for record in ordered)
-    ]
+    columns = used_columns(ordered)
     with recorded_count(path, len(ordered)):
         _write_rows(path, columns, map(attrgetter(*columns), ordered))
+
+
+def used_columns(records: Sequence[ClipRecord]) -> list[str]:
+    """Return the fields that some record has a value for: those without a default, or where it is another one."""
+    return [
+        field.name
+        for field in fields(ClipRecord)
+        if field.default is MISSING or any(value != field.default for value in get_column(records, field.name))
+    ]
 
 
 def get_column(records: Sequence[ClipRecord], name: str) -> list[Any]:
@@ -134,10 +143,11 @@ def get_column(records: Sequence[ClipRecord], name: str) -> list[Any]:
 def record_identity(record: ClipRecord) -> list[str | int | float]:
     """Return the fields that features and caches of a video depend on, as JSON values.
 
-    Without size and time of the source, which say nothing about its frames, and without hashes of the stored files
-    where they are unknown: the identity of a record of an older store stays what it was.
+    Without size and time of the source, which say nothing about its frames, and without hashes of the stored files and
+    a flow bound where there are none: the identity of a record of an older store stays what it was.
     """
-    return [*get_required_fields(record), *filter(None, (record.rgb_sha256, record.flow_sha256))]
+    known = filter(None, (record.rgb_sha256, record.flow_sha256, record.flow_bound))
+    return [*get_required_fields(record), *known]
 
 
 def take_records(records: Sequence[ClipRecord], indices: Sequence[int]) -> Sequence[ClipRecord]:
@@ -217,20 +227,39 @@ def _write_rows(path: Path, columns: list[str], rows: Iterable[Sequence[object]]
 # store.json
 
 
+FlowBound = Annotated[float, Field(gt=0)] | Literal["size", "auto"]
+FlowSize = Literal["stored", "native"]
+
+
 class FlowInfo(Config):
-    """How the flow was computed; `version` lists the software that determines the values."""
+    """How the flow was computed and quantized; `version` lists the software that determines the values."""
 
     algorithm: str = "tvl1"
     backend: str
     version: str
     parameters: dict[str, float | int]
-    bound: float = Field(gt=0)
+    bound: FlowBound = Field(description="pixels; by size or by motion (auto): the manifest has that of each video")
+    levels: Literal[255, 256] = Field(default=256, description="255: no motion has a level of its own (format 2)")
+    size: FlowSize = Field(
+        default="stored", description="the frame size that flow was computed at; its values are stored pixels"
+    )
+
+    def choose_levels(self, width: int, height: int, motion: NDArray[np.float32] | None = None) -> FlowLevels:
+        """Return the quantizer of a video of this stored size and, for the bound `auto`, this motion in pixels."""
+        bound = self.bound
+        if bound == "size":
+            bound = size_bound(width, height)
+        elif bound == "auto":
+            if motion is None:
+                raise ValueError("the flow bound follows the motion of each video, which is not known here")
+            bound = motion_bound(motion, width, height)
+        return FlowLevels(bound, self.levels)
 
 
 class StoreInfo(Config):
     """The settings of a store, the same for all of its videos."""
 
-    format: Literal[1] = FORMAT_VERSION
+    format: Literal[1, 2] = FORMAT_VERSION
     modalities: tuple[StoredModality, ...]
     short_edge: int = Field(ge=0, description="pixels; 0 = as in the video file")
     max_frames: int = Field(ge=0, description="first frames of each video that are stored; 0 = all")
@@ -273,7 +302,7 @@ def read_store_info(store: Path) -> StoreInfo:
         values = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path} is damaged: {error}") from None
-    if not isinstance(values, dict) or values.get("format") != FORMAT_VERSION:
+    if not isinstance(values, dict) or values.get("format") not in (1, FORMAT_VERSION):
         found = values.get("format") if isinstance(values, dict) else None
-        raise ValueError(f"{path}: unknown format {found!r}; this version reads format {FORMAT_VERSION}")
+        raise ValueError(f"{path}: unknown format {found!r}; this version reads formats 1 and {FORMAT_VERSION}")
     return validate(StoreInfo, values, origin=str(path))

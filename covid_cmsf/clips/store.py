@@ -34,15 +34,18 @@ class ClipStore(Clips):
 
     Example:
         >>> store = cc.ClipStore.open("clips/ucf101")
-        >>> store.info.short_edge, store.flow_bound
-        (0, 20.0)
+        >>> store.info.short_edge, store.flow_levels(store.records[0]).bound
+        (0, 4.0)
     """
+
+    info: StoreInfo
 
     def __init__(self, path: Path, info: StoreInfo, records: Sequence[ClipRecord], *, decoder: str = "auto") -> None:
         self.path, self.info, self.records = path, info, records
         self.splits = SplitFiles(path / "splits")
         self.modalities: tuple[str, ...] = info.modalities
-        self.flow_bound = info.flow.bound if info.flow is not None else 0.0
+        self.flow_bound = info.flow.bound if info.flow is not None and isinstance(info.flow.bound, float) else 0.0
+        self.num_flow_levels = info.flow.levels if info.flow is not None else 256
         self._decoder = choose_decoder(decoder)
         self._verified: set[tuple[str, str]] = set()  # modality and id of files whose hash this process has compared
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from covid_cmsf.clips.flow_codec import FLOW_BOUND
+from covid_cmsf.clips.flow_codec import FlowLevels
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata, Size
 from covid_cmsf.models.input_transform import InputTransform
 
@@ -56,13 +56,13 @@ class Encoder(nn.Module):
         """Return the feature (B, num_features): the feature map averaged over time and space."""
         return self.forward_features(clip).mean(dim=(2, 3, 4))
 
-    def preprocess(self, frames: Tensor | NDArray[np.generic], *, flow_bound: float = FLOW_BOUND) -> Tensor:
+    def preprocess(self, frames: Tensor | NDArray[np.generic], *, levels: FlowLevels | None = None) -> Tensor:
         """Return the clip (C, T, H, W) that this encoder takes, from the frames of a video: see `InputTransform`."""
         if self.metadata is None:
             raise ValueError(
                 f"this {self.name} has no metadata that says how to preprocess frames; load_encoder(FILE) attaches it"
             )
-        return InputTransform.from_metadata(self.metadata)(frames, flow_bound=flow_bound)
+        return InputTransform.from_metadata(self.metadata)(frames, levels=levels)
 
     def train(self, mode: bool = True) -> "Encoder":
         """Set train mode; a frozen encoder stays in eval mode, even when a parent module calls this."""

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from covid_cmsf.clips.flow_codec import FLOW_BOUND, encode_flow
+from covid_cmsf.clips.flow_codec import COCLR_LEVELS, FlowLevels
+from covid_cmsf.clips.records import FlowInfo
 from covid_cmsf.clips.sampling import spread_windows
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
@@ -31,6 +32,7 @@ class InputTransform:
     length: int  # frames
     stride: int  # between sampled frames
     size: int  # pixels, height and width
+    flow: FlowInfo | None = None  # of the clips that the encoder was trained on
 
     @classmethod
     def from_metadata(
@@ -55,17 +57,21 @@ class InputTransform:
             length=1 if single else frames if length is None else length,
             stride=1 if single else metadata.stride if stride is None else stride,
             size=height if size is None else size,
+            flow=metadata.flow,
         )
 
-    def __call__(self, frames: Tensor | NDArray[np.generic], *, flow_bound: float = FLOW_BOUND) -> Tensor:
+    def __call__(self, frames: Tensor | NDArray[np.generic], *, levels: FlowLevels | None = None) -> Tensor:
         """Return the clip (C, length, size, size), float32; (C, size, size) for an encoder of single frames.
 
         RGB frames are uint8, (T, H, W, 3) or (T, 3, H, W). Flow is (T, H, W, 2) or (T, 2, H, W), x first: floats in
-        pixels, or the uint8 values of a clip store with this `flow_bound`. Flow stays in pixels of the given frames,
+        pixels, or the uint8 `levels` of a clip store (`clips.flow_levels(record)`; default: those of the clips that the
+        encoder was trained on, or CoCLR's if they are unknown). Flow stays in pixels of the given frames,
         so compute it at the frame size that the encoder was trained with. Shorter videos are padded with their first
         frame, as in training.
         """
-        raw = self._to_raw(torch.as_tensor(frames), flow_bound)
+        tensor = self._check_frames(torch.as_tensor(frames))
+        levels = levels or self._choose_levels(tensor)
+        raw = self._to_raw(tensor, levels)
         usable = len(raw) - 1 if self.modality.frame_difference else len(raw)
         if usable < 1:
             raise ValueError(f"{len(raw)} frames are too few for {self.modality.name}")
@@ -76,10 +82,17 @@ class InputTransform:
             center, np.random.default_rng(0), height=raw.shape[-2], width=raw.shape[-1]
         )
         cropped = crop_resize(raw, params.geometry, self.size)
-        return normalize_view(cropped, params, self.modality, mean=self.mean, std=self.std, flow_bound=flow_bound)
+        return normalize_view(cropped, params, self.modality, mean=self.mean, std=self.std, levels=levels)
 
-    def _to_raw(self, frames: Tensor, flow_bound: float) -> Tensor:
-        """Return uint8 (T, C, H, W) with the stored channels: three of RGB, two of flow."""
+    def _choose_levels(self, frames: Tensor) -> FlowLevels:
+        """Return the levels of the training clips, for flow (T, 2, H, W)."""
+        if self.flow is None or self.modality.stored_modality != "flow":
+            return COCLR_LEVELS
+        motion = frames.detach().cpu().float().numpy() if frames.is_floating_point() else None
+        return self.flow.choose_levels(frames.shape[-1], frames.shape[-2], motion)
+
+    def _check_frames(self, frames: Tensor) -> Tensor:
+        """Return (T, C, H, W) with the stored channels: three of RGB, two of flow."""
         is_flow = self.modality.stored_modality == "flow"
         channels = 2 if is_flow else 3
         if frames.dim() != 4 or channels not in (frames.shape[1], frames.shape[-1]):
@@ -87,13 +100,17 @@ class InputTransform:
                 f"frames of shape {tuple(frames.shape)}: {self.modality.name} takes (T, H, W, {channels}) or "
                 f"(T, {channels}, H, W)" + ("; compute the optical flow first" if is_flow else "")
             )
-        if is_flow and frames.is_floating_point():
-            quantized = encode_flow(frames.detach().cpu().float().numpy(), flow_bound)
-            frames = torch.from_numpy(quantized).to(frames.device)
-        if frames.dtype != torch.uint8:
+        if frames.dtype != torch.uint8 and not (is_flow and frames.is_floating_point()):
             accepted = "uint8 or floats in pixels" if is_flow else "uint8, 0 to 255"
             raise ValueError(f"frames of {frames.dtype}: {self.modality.name} takes {accepted}")
         return frames if frames.shape[-1] != channels else frames.permute(0, 3, 1, 2)
+
+    @staticmethod
+    def _to_raw(frames: Tensor, levels: FlowLevels) -> Tensor:
+        """Return uint8, as stored."""
+        if not frames.is_floating_point():
+            return frames
+        return torch.from_numpy(levels.encode(frames.detach().cpu().float().numpy())).to(frames.device)
 
 
 def encoder_modality(metadata: EncoderMetadata, modality: str | None = None) -> Modality:
@@ -127,14 +144,14 @@ def normalize_view(
     *,
     mean: tuple[float, ...],
     std: tuple[float, ...],
-    flow_bound: float,
+    levels: FlowLevels,
 ) -> Tensor:
     """Convert cropped uint8 frames (T, C, H, W) to a float view with the encoder's own mean and standard deviation.
 
     Two channels of flow whose mean is not 0 belong to a CoCLR network adapted to (x, y), which takes bytes / 255.
     """
     if not (modality.signed_x and any(mean)):
-        return finish_view(raw, params, replace(modality, mean=mean, std=std), flow_bound=flow_bound)
-    view = finish_view(raw, params, replace(modality, std=(1.0, 1.0)), flow_bound=flow_bound)
+        return finish_view(raw, params, replace(modality, mean=mean, std=std), levels=levels)
+    view = finish_view(raw, params, replace(modality, std=(1.0, 1.0)), levels=levels)
     means, stds = (torch.tensor(values, device=view.device).view(-1, 1, 1, 1) for values in (mean, std))
-    return (view / (2 * flow_bound) + 0.5 - means) / stds
+    return (view / (2 * levels.bound) + 0.5 - means) / stds

@@ -193,7 +193,7 @@ def make_guide(loaded: LoadedWeights, *, path: str | Path, modality: str, column
 def network_metadata(
     online: Network, *, input_size: tuple[int, int, int], stride: int, modality: str, **fields: object
 ) -> EncoderMetadata:
-    """Return the metadata to store with the weights; `fields` are `mean`, `std`, `trained`."""
+    """Return the metadata to store with the weights; `fields` are `mean`, `std`, `trained`, ..."""
     return EncoderMetadata.model_validate(
         {
             "encoder": online.encoder.name,

@@ -16,7 +16,7 @@ from PIL import Image
 
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.base import Clips
-from covid_cmsf.clips.flow_color import flow_to_rgb
+from covid_cmsf.clips.flow_color import draw_flow
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.logs import progress_bar
 
@@ -24,7 +24,6 @@ from covid_cmsf.logs import progress_bar
 
 
 SPAN = 32  # frames of the video that a loop covers, about a training clip
-PERCENTILE = 99  # of the speed, shown in full color
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,8 @@ def thumbnail(clips: Clips, record: ClipRecord, modality: str, style: Style) -> 
     numbers = loop_frames(count, style.num_frames)
     frames = clips.read(record, modality, numbers)
     if modality == "flow":
-        flow = frames.numpy()
-        scale = max(1.0, float(np.percentile(np.hypot(flow[:, 0], flow[:, 1]), PERCENTILE)))
-        pictures = [resize_short_edge(flow_to_rgb(one, scale), style.edge) for one in flow]
+        images, _ = draw_flow(frames.numpy(), clips.flow_levels(record))
+        pictures = [resize_short_edge(image, style.edge) for image in images]
     else:
         pictures = [resize_short_edge(one.permute(1, 2, 0).numpy(), style.edge) for one in frames]
     seconds = (numbers[-1] - numbers[0] + 1) / (record.fps or 25.0)

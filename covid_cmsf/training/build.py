@@ -78,6 +78,8 @@ def build_components(config: TrainConfig, dist: DistributedContext) -> TrainComp
         mean=seen.mean,
         std=seen.std,
         trained=describe_run(config),
+        short_edge=info.short_edge if (info := data.clips.info) is not None else None,
+        flow=info.flow if info is not None and seen.stored_modality == "flow" else None,
     )
     return TrainComponents(
         data=replace(data, labels=data.labels.to(dist.device)),

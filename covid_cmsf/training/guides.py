@@ -71,7 +71,7 @@ def embed_views(
     loader: DataLoader[Any] = DataLoader(
         data,
         batch_sampler=batches,
-        collate_fn=partial(collate, modalities=data.modalities, flow_bound=data.clips.flow_bound),
+        collate_fn=partial(collate, modalities=data.modalities),
         worker_init_fn=init_worker,
         **worker_options,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from covid_cmsf.clips.flow_codec import FlowLevels
 from covid_cmsf.views.augment_params import AugmentParams
 from covid_cmsf.views.modalities import Modality
 from covid_cmsf.views.pipeline import finish_view
@@ -21,7 +22,7 @@ class DeferredAugment:
     """Views that are cropped uint8 values so far; colors and normalization are applied on the device."""
 
     modalities: list[Modality]
-    flow_bound: float
+    levels: list[FlowLevels]  # [row of the batch]
     params: list[list[dict[str, AugmentParams]]]  # [view][row of the batch][modality]
 
 
@@ -72,7 +73,7 @@ class Batch:
             {
                 modality.name: torch.stack(
                     [
-                        finish_view(raw, params[row][modality.name], modality, flow_bound=deferred.flow_bound)
+                        finish_view(raw, params[row][modality.name], modality, levels=deferred.levels[row])
                         for row, raw in enumerate(view[modality.name])
                     ]
                 )
@@ -102,11 +103,12 @@ class Sample:
     video: int
     source: int
     label: int
+    levels: FlowLevels  # of the video's flow
     read_error: str = ""  # why the requested video was replaced by another
     params: tuple[dict[str, AugmentParams], ...] = ()
 
 
-def collate(samples: Sequence[Sample], *, modalities: list[Modality], flow_bound: float) -> Batch:
+def collate(samples: Sequence[Sample], *, modalities: list[Modality]) -> Batch:
     """Stack samples into a batch."""
     views = tuple(
         {name: torch.stack([sample.views[number][name] for sample in samples]) for name in samples[0].views[number]}
@@ -115,7 +117,7 @@ def collate(samples: Sequence[Sample], *, modalities: list[Modality], flow_bound
     deferred = None
     if samples[0].params:
         params = [[sample.params[number] for sample in samples] for number in range(len(views))]
-        deferred = DeferredAugment(modalities, flow_bound, params)
+        deferred = DeferredAugment(modalities, [sample.levels for sample in samples], params)
     read_errors = [sample.read_error for sample in samples if sample.read_error]
     return Batch(
         views=views,

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.flow_codec import FlowLevels
 from covid_cmsf.clips.records import ClipRecord, get_column, take_records
 from covid_cmsf.clips.sampling import two_clips
 from covid_cmsf.config import validate
@@ -105,6 +106,8 @@ class ViewDataset(Dataset[Sample]):
             raise ValueError(
                 f"these clips have {', '.join(clips.modalities)}; modality {missing[0]!r} can't be read from them"
             )
+        if any(modality.stored_modality == "flow" and not modality.signed_x for modality in self.modalities):
+            clips.check_flow_as_image()
         self.records = usable_records(records, self.modalities)
         if not self.records:
             raise ValueError(f"no video has enough frames for modalities {', '.join(config.modalities)}")
@@ -131,13 +134,15 @@ class ViewDataset(Dataset[Sample]):
         record = self.records[video]
         specs, frame_indices, single = self._draw_clips(record, rng)
         stored = self._read(record, frame_indices, single)
-        views, params = [], []
+        views, params, levels = [], [], self.clips.flow_levels(record)
         for view, spec in enumerate(specs):
-            modality_views, modality_params = self._make_view(stored[view], spec, rng, self._view_modalities[view])
+            modality_views, modality_params = self._make_view(
+                stored[view], spec, rng, self._view_modalities[view], levels
+            )
             views.append(modality_views)
             params.append(modality_params)
         source, label = int(self._sources[video]), record.label
-        return Sample(tuple(views), video, source, label, read_error, tuple(params) if self.defer else ())
+        return Sample(tuple(views), video, source, label, levels, read_error, tuple(params) if self.defer else ())
 
     def _draw_clips(
         self, record: ClipRecord, rng: np.random.Generator
@@ -157,7 +162,7 @@ class ViewDataset(Dataset[Sample]):
         return [DrawnView(spec.preset, clip, clip[single]) for spec, clip in zip(specs, clips, strict=True)]
 
     def _make_view(
-        self, stored: Views, spec: ViewSpec, rng: np.random.Generator, wanted: Sequence[Modality]
+        self, stored: Views, spec: ViewSpec, rng: np.random.Generator, wanted: Sequence[Modality], levels: FlowLevels
     ) -> tuple[Views, dict[str, AugmentParams]]:
         """Make one view in the wanted modalities; with `share_geometry`, all draw parameters from the same seed."""
         modality_views: Views = {}
@@ -178,9 +183,8 @@ class ViewDataset(Dataset[Sample]):
                 augmentation, np.random.default_rng(params_seed), height=height, width=width
             )
             view = crop_resize(raw, augment_params.geometry, augmentation.size)
-            bound = self.clips.flow_bound
             modality_views[modality.name] = (
-                view if self.defer else finish_view(view, augment_params, modality, flow_bound=bound)
+                view if self.defer else finish_view(view, augment_params, modality, levels=levels)
             )
             modality_params[modality.name] = augment_params
         return modality_views, modality_params

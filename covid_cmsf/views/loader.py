@@ -116,7 +116,7 @@ class ViewLoader:
             data,
             batch_sampler=self.sampler,
             num_workers=num_workers,
-            collate_fn=partial(collate, modalities=data.modalities, flow_bound=data.clips.flow_bound),
+            collate_fn=partial(collate, modalities=data.modalities),
             pin_memory=pin_memory,
             worker_init_fn=init_worker,
             **worker_options,

@@ -16,6 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from covid_cmsf.clips.flow_codec import FlowLevels
 from covid_cmsf.views.presets import InputKind
 
 FlowStyle = Literal["motion", "coclr"]
@@ -60,7 +61,7 @@ def get_modality(name: str, *, flow_style: FlowStyle = "motion") -> Modality:
     return COCLR_FLOW if name == "flow" and flow_style == "coclr" else MODALITIES[name]
 
 
-def dequantize(raw: Tensor, modality: Modality, *, flow_bound: float, out: Tensor | None = None) -> Tensor:
+def dequantize(raw: Tensor, modality: Modality, *, levels: FlowLevels, out: Tensor | None = None) -> Tensor:
     """Convert uint8 (T, C, H, W) to float: 0..1 for images, pixels for flow. CoCLR's flow is an image (128, y, x)."""
     t, _, h, w = raw.shape
     out = torch.empty(t, modality.num_channels, h, w, device=raw.device) if out is None else out
@@ -69,7 +70,7 @@ def dequantize(raw: Tensor, modality: Modality, *, flow_bound: float, out: Tenso
         out[:, 1:].copy_(raw.flip(1))  # (128, y, x)
     else:
         out.copy_(raw)
-    return out.mul_(2 * flow_bound / 255).sub_(flow_bound) if modality.signed_x else out.mul_(1 / 255)
+    return out.mul_(levels.step).add_(levels.offset) if modality.signed_x else out.mul_(1 / 255)
 
 
 def normalize_(values: Tensor, modality: Modality) -> Tensor:
@@ -80,16 +81,13 @@ def normalize_(values: Tensor, modality: Modality) -> Tensor:
     return values.sub_(mean).div_(std)
 
 
-def dequantize_and_normalize(raw: Tensor, modality: Modality, *, flow_bound: float, flipped: bool) -> Tensor:
+def dequantize_and_normalize(raw: Tensor, modality: Modality, *, levels: FlowLevels, flipped: bool) -> Tensor:
     """Return `normalize_(dequantize(raw))` in one step, for views without color operations.
 
     The memory layout is that of `raw`: decoded frames are channels-last, which the networks use as well.
     """
     if modality.signed_x:
-        scales, shifts = (
-            [2 * flow_bound / 255 / std for std in modality.std],
-            [-flow_bound / std for std in modality.std],
-        )
+        scales, shifts = ([value / std for std in modality.std] for value in (levels.step, levels.offset))
         if flipped:
             scales[0], shifts[0] = -scales[0], -shifts[0]
     else:

@@ -14,7 +14,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from covid_cmsf.clips.flow_color import color_wheel_image, flow_to_rgb
+from covid_cmsf.clips.flow_codec import FlowLevels
+from covid_cmsf.clips.flow_color import color_wheel_image, draw_flow
 from covid_cmsf.clips.sampling import clip_span
 from covid_cmsf.files import atomic_path
 from covid_cmsf.views.dataset import DrawnView, SampleKey, ViewDataset, num_usable_frames
@@ -53,7 +54,7 @@ def save_view_preview(data: ViewDataset, videos: list[int], out: Path, *, num_co
         for modality in data.modalities:
             for name, view, drawn in zip(("online", "target"), sample.views, drawn_views, strict=True):
                 video_id = data.records[video].video_id
-                rows.append(make_row(video_id, name, view[modality.name], modality, drawn, num_columns))
+                rows.append(make_row(video_id, name, view[modality.name], modality, drawn, num_columns, sample.levels))
     figure = Figure(figsize=(LABEL_WIDTH + CELL_SIZE * num_columns, CELL_SIZE * len(rows)), dpi=100)
     axes = figure.subplots(len(rows), num_columns, squeeze=False)
     left = LABEL_WIDTH / (LABEL_WIDTH + CELL_SIZE * num_columns)
@@ -79,7 +80,13 @@ def warn_of_padding(data: ViewDataset, videos: list[int]) -> None:
 
 
 def make_row(
-    video_id: str, view_name: str, view: Tensor, modality: Modality, drawn: DrawnView, num_columns: int
+    video_id: str,
+    view_name: str,
+    view: Tensor,
+    modality: Modality,
+    drawn: DrawnView,
+    num_columns: int,
+    levels: FlowLevels,
 ) -> PreviewRow:
     """Return the row of a view (C, T, H, W), or (C, H, W) of a single frame."""
     frame_numbers = [drawn.single_frame] if modality.single_frame else drawn.frame_indices
@@ -89,9 +96,8 @@ def make_row(
     strength = STRENGTHS.get(drawn.preset, drawn.preset)
     lines = [*textwrap.wrap(video_id, LABEL_CHARACTERS, max_lines=3), f"{modality.name}, {view_name}: {strength}"]
     if modality.signed_x:
-        scale = max(1.0, float(np.percentile(np.hypot(values[:, 0], values[:, 1]), 99)))
-        images = [flow_to_rgb(one, scale) for one in values]
-        lines.append(f"full color: {scale:.1f} px per frame")
+        images, scale = draw_flow(values, levels)
+        lines.append(f"full color: {scale:.2g} px per frame")
     else:
         scale = 0.0
         images = [np.rint(one.transpose(1, 2, 0).clip(0, 1) * 255).astype(np.uint8) for one in values]

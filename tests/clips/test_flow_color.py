@@ -5,10 +5,12 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pytest
 
 from covid_cmsf.clips import ClipStore
 from covid_cmsf.clips.contact_sheet import save_contact_sheet
-from covid_cmsf.clips.flow_color import color_wheel, color_wheel_image, flow_to_rgb
+from covid_cmsf.clips.flow_codec import COCLR_LEVELS, FlowLevels
+from covid_cmsf.clips.flow_color import color_wheel, color_wheel_image, draw_flow, flow_to_rgb
 
 
 def one(x: float, y: float, scale: float = 1.0) -> tuple[int, int, int]:
@@ -33,6 +35,19 @@ def test_color_grows_with_speed_and_darkens_beyond_the_scale() -> None:
     assert one(0.5, 0)[1] > one(0.9, 0)[1]
     assert one(2, 0)[0] < one(1, 0)[0]
     assert color_wheel_image(9)[4, 4].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize("levels", [FlowLevels(5.0), FlowLevels(0.25), COCLR_LEVELS])
+def test_still_areas_are_white_and_motion_is_not(levels: FlowLevels) -> None:
+    """Also where the codec was off by a level, and with 256 levels, which have none for zero."""
+    codes = np.full((3, 2, 8, 8), 128, np.uint8)
+    codes[:, :, :2, :4] = 127
+    codes[:, 0, :, 4:] = 160
+    images, scale = draw_flow(levels.decode(codes), levels)
+    assert all((image[:, :4] == 255).all() and (image[:, 4:].min(axis=-1) < 60).all() for image in images)
+    assert scale == pytest.approx(32 * levels.step, rel=0.05)
+    still, scale = draw_flow(levels.decode(np.full((3, 2, 8, 8), 128, np.uint8)), levels)
+    assert (np.stack(still) == 255).all() and scale == levels.bound / 20
 
 
 def test_the_contact_sheet_is_a_picture_with_something_on_it(store: ClipStore, tmp_path: Path) -> None:

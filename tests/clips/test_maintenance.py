@@ -6,13 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from covid_cmsf.cli.app import app
 from covid_cmsf.clips import ClipStore
 from covid_cmsf.clips.acceptance import accept_failures
 from covid_cmsf.clips.contact_sheet import pick_examples
 from covid_cmsf.clips.fingerprint import files_fingerprint
 from covid_cmsf.clips.maintenance import check_store, merge_stores, summarize
 from covid_cmsf.clips.records import Failure, read_manifest, write_failures, write_manifest, write_split
+
+V0 = Path(__file__).parents[1] / "data" / "v0"
 
 
 @pytest.fixture
@@ -141,6 +145,15 @@ def test_the_summary_counts_what_is_there(finished_store: Path) -> None:
     assert summary.hours == pytest.approx(120 / 25 / 3600)
     assert summary.bytes["rgb"] == sum(path.stat().st_size for path in (finished_store / "rgb").rglob("*.mp4"))
     assert summary.flow is not None and 0 < summary.flow["mean_magnitude_px"] < 3
+    error = 0.3826 * 4 / 127 / summary.flow["mean_magnitude_px"]
+    assert summary.flow["bound_px"] == 4 and summary.flow["quantization_error"] == pytest.approx(error)
+
+
+def test_info_prints_the_quantization_error_and_warns_of_coarse_flow(store: ClipStore) -> None:
+    fine = CliRunner().invoke(app, ["clips", "info", str(store.path)])
+    assert "% of the mean motion" in fine.output and "by size" in fine.output and "coarse" not in fine.output
+    coarse = CliRunner().invoke(app, ["clips", "info", str(V0 / "clips")])  # bound 20 at short edge 48
+    assert "the flow is coarse" in coarse.output and "--flow-bound" in coarse.output
 
 
 def test_stores_that_differ_are_not_merged(finished_store: Path, copy: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from covid_cmsf.clips import Clips, ClipStore, open_clips
 from covid_cmsf.clips.decoders import open_video
+from covid_cmsf.clips.flow_codec import COCLR_LEVELS
 from covid_cmsf.clips.formats.coclr_lmdb import CoclrLmdb
 from covid_cmsf.clips.formats.rawframes import RawFrames
 from tests.factories import encode_jpeg, write_lmdb
@@ -29,7 +30,8 @@ def test_frames_read_by_number_equal_the_whole_file(store: ClipStore) -> None:
     assert torch.equal(store.read(record, "flow", [7, 3]), flow[[7, 3]])
     raw = store.read_raw(record, "flow", [7])
     assert raw.dtype == torch.uint8
-    assert torch.allclose(raw.float() * 40 / 255 - 20, flow[[7]], atol=1e-5)
+    assert store.flow_levels(record).bound == 4.0 and store.info.format == 2  # 20 px * 48 / 240
+    assert torch.allclose((raw.float() - 128) * 4 / 127, flow[[7]], atol=1e-5)
 
 
 def test_both_decoders_read_the_store_alike(store: ClipStore) -> None:
@@ -83,7 +85,7 @@ def test_wrong_folders_are_explained(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="damaged"):
         ClipStore.open(tmp_path)
     (tmp_path / "store.json").write_text('{"format": 7}')
-    with pytest.raises(ValueError, match="unknown format 7; this version reads format 1"):
+    with pytest.raises(ValueError, match="unknown format 7; this version reads formats 1 and 2"):
         ClipStore.open(tmp_path)
 
 
@@ -92,7 +94,7 @@ def jpegs_of(store: ClipStore) -> dict[str, dict[str, list[bytes]]]:
     found: dict[str, dict[str, list[bytes]]] = {"rgb": {}, "flow": {}}
     for record in store.records:
         rgb = store.read_raw(record, "rgb", list(range(record.num_frames))).permute(0, 2, 3, 1).numpy()
-        flow = store.read_raw(record, "flow", list(range(record.num_flow))).numpy()
+        flow = COCLR_LEVELS.encode(store.read(record, "flow", list(range(record.num_flow))).numpy())
         pictures = [np.stack([x, y, np.full_like(x, 128)], axis=-1) for x, y in flow]
         found["rgb"][record.video_id] = [encode_jpeg(picture[..., ::-1]) for picture in rgb]
         found["flow"][record.video_id] = [encode_jpeg(picture) for picture in pictures]
@@ -203,7 +205,8 @@ def test_jpeg_folders_read_back_equal(store: ClipStore, tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         for i, picture in enumerate(store.read_raw(record, "rgb", list(range(record.num_frames))), start=1):
             (folder / f"img_{i:05d}.jpg").write_bytes(encode_jpeg(picture.permute(1, 2, 0).numpy()[..., ::-1]))
-        for i, (x, y) in enumerate(store.read_raw(record, "flow", list(range(record.num_flow))).numpy(), start=1):
+        flow = store.read(record, "flow", list(range(record.num_flow))).numpy()
+        for i, (x, y) in enumerate(COCLR_LEVELS.encode(flow), start=1):
             (folder / f"flow_x_{i:05d}.jpg").write_bytes(encode_jpeg(x))
             (folder / f"flow_y_{i:05d}.jpg").write_bytes(encode_jpeg(y))
     clips = open_clips(tmp_path)

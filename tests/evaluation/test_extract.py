@@ -40,7 +40,7 @@ def test_rows_are_means_of_unit_features_of_windows(eval_model: EvalModel, tmp_p
     features = extract(eval_model, tmp_path / "f", clips)
     data = VideoDataset(clips, clips.records, ["train"] * 24, features.provenance.eval_protocol)
     for row in (0, 7, 23):
-        views = torch.stack(list(data[row].views(data.eval_protocol, 20.0, torch.device("cpu"))))
+        views = torch.stack(list(data[row].views(data.eval_protocol, torch.device("cpu"))))
         with torch.inference_mode():
             windows = eval_model.network(views)
         mine = features.windows[features.window_videos == row]

@@ -166,7 +166,7 @@ def test_probabilities_are_means_over_windows_and_crops(num_crops: int) -> None:
     found = predict_videos(network, data, num_workers=0, device=torch.device("cpu"))
     assert found.indices == [0, 2, 3] and found.errors == {1: "damaged"}
     for row, number in enumerate(found.indices):
-        views = list(data[number].views(eval_protocol, clips.flow_bound, torch.device("cpu")))
+        views = list(data[number].views(eval_protocol, torch.device("cpu")))
         assert len(views) == 3 * num_crops
         with torch.inference_mode():
             mean = sum(network(view[None]).softmax(1) for view in views) / len(views)

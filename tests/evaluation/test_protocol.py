@@ -57,7 +57,7 @@ def test_a_2d_network_sees_the_center_frame() -> None:
         chosen = build_eval_protocol(image, protocol=protocol)
         assert choose_windows(chosen, 15, "train", np.random.default_rng(0)) == [[7]]
     video = VideoDataset(SyntheticClips(), SyntheticClips().records, ["train"] * 24, eval_protocol)[0]
-    assert next(video.views(eval_protocol, 20.0, torch.device("cpu"))).shape == (3, 32, 32)
+    assert next(video.views(eval_protocol, torch.device("cpu"))).shape == (3, 32, 32)
 
 
 def test_clean_windows_are_the_same_for_train_and_test() -> None:
@@ -98,7 +98,7 @@ def test_views_are_what_one_gets_window_by_window() -> None:
     eval_protocol = build_eval_protocol(metadata(), length=6, stride=1, num_windows=3)
     clips = SyntheticClips()
     video = VideoDataset(clips, clips.records, ["train"] * len(clips.records), eval_protocol)[3]
-    views = list(video.views(eval_protocol, clips.flow_bound, torch.device("cpu")))
+    views = list(video.views(eval_protocol, torch.device("cpu")))
     assert video.starts == (0, 4, 9) and len(views) == 3
     for start, view in zip(video.starts, views, strict=True):
         frames = clips.read_raw(clips.records[3], "rgb", range(start, start + 6)).float() / 255
@@ -115,7 +115,7 @@ def test_a_coclr_flow_network_cut_to_two_channels_sees_bytes() -> None:
     eval_protocol = build_eval_protocol(two)
     clips = SyntheticClips()
     video = VideoDataset(clips, clips.records, ["train"] * len(clips.records), eval_protocol)[0]
-    view = next(video.views(eval_protocol, clips.flow_bound, torch.device("cpu")))
+    view = next(video.views(eval_protocol, torch.device("cpu")))
     raw = video.crops[0][list(video.window_frames[0])].float() / 255
     expected = (raw - torch.tensor([0.4, 0.5]).view(2, 1, 1)) / torch.tensor([0.2, 0.25]).view(2, 1, 1)
     assert torch.allclose(view, expected.transpose(0, 1), atol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from covid_cmsf.clips import open_clips
-from covid_cmsf.clips.flow_codec import decode_flow
+from covid_cmsf.clips.flow_codec import COCLR_LEVELS, FlowLevels
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.evaluation.features.video_dataset import VideoDataset
 from covid_cmsf.models import Encoder, EncoderMetadata, InputTransform, create_model
@@ -49,22 +49,38 @@ def test_the_clip_is_that_of_the_evaluations_center_window(modality: str, change
     clips = open_clips(str(STORE))
     protocol = build_eval_protocol(encoder.metadata, num_windows=1)
     data = VideoDataset(clips, clips.records[:1], ["test"], protocol)
-    (expected,) = data[0].views(protocol, clips.flow_bound, torch.device("cpu"))
+    (expected,) = data[0].views(protocol, torch.device("cpu"))
     record = clips.records[0]
     stored, count = ("flow", record.num_flow) if modality == "flow" else ("rgb", record.num_frames)
     raw = clips.read_raw(record, stored, list(range(count)))
     for frames in (raw, raw.permute(0, 2, 3, 1), raw.permute(0, 2, 3, 1).numpy()):
-        clip = encoder.preprocess(frames, flow_bound=clips.flow_bound)
+        clip = encoder.preprocess(frames, levels=clips.flow_levels(record))
         assert clip.shape == expected.shape and clip.dtype == torch.float32
         torch.testing.assert_close(clip, expected, rtol=0, atol=1e-5)  # another memory layout may round differently
     assert encoder(clip[None]).shape == (1, encoder.num_features)
 
 
 def test_flow_in_pixels_is_quantized_as_in_a_clip_store() -> None:
-    encoder = encoder_for("flow")
-    codes = np.random.default_rng(0).integers(0, 256, (8, 40, 48, 2), dtype=np.uint8)
-    flow = decode_flow(codes, 20.0)
-    torch.testing.assert_close(encoder.preprocess(flow), encoder.preprocess(codes), rtol=0, atol=1e-6)
+    codes = np.random.default_rng(0).integers(1, 256, (8, 40, 48, 2), dtype=np.uint8)
+    made = {"backend": "numba", "version": "", "parameters": {}, "levels": 255}
+    for flow_info, levels in (
+        (None, COCLR_LEVELS),
+        ({**made, "bound": 3.0}, FlowLevels(3.0)),
+        ({**made, "bound": "size"}, FlowLevels(20 * 40 / 240)),
+    ):
+        encoder = encoder_for("flow", flow=flow_info)
+        flow = levels.decode(codes)
+        torch.testing.assert_close(encoder.preprocess(flow), encoder.preprocess(codes), rtol=0, atol=1e-5)
+
+
+def test_the_bound_by_motion_is_that_of_the_given_flow() -> None:
+    made = {"backend": "numba", "version": "", "parameters": {}, "levels": 255, "bound": "auto"}
+    encoder = encoder_for("flow", flow=made)
+    flow = np.random.default_rng(0).normal(0, 0.1, (8, 40, 48, 2)).astype(np.float32)
+    levels = FlowLevels(round(float(np.percentile(np.abs(flow), 99.9)), 4))
+    torch.testing.assert_close(encoder.preprocess(flow), encoder.preprocess(levels.encode(flow), levels=levels))
+    with pytest.raises(ValueError, match="bound follows the motion"):
+        encoder.preprocess(levels.encode(flow))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """One video -> the files of its clip."""
 
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -7,19 +8,19 @@ import numpy as np
 import pytest
 
 from covid_cmsf.clips.decoders import open_video
-from covid_cmsf.clips.flow_codec import decode_flow, unstack_components
+from covid_cmsf.clips.flow_codec import FlowLevels, unstack_components
 from covid_cmsf.clips.records import FlowInfo, StoreInfo
 from covid_cmsf.files import file_sha256
-from preprocess.convert import CHUNK_SIZE, ClipMetadata, StageError, chunk_size, convert, stored_size
+from preprocess.convert import CHUNK_SIZE, ClipMetadata, StageError, chunk_size, convert, spread_pairs, stored_size
 from preprocess.encode import ClipWriter
 from preprocess.flow import FlowBackend, FlowParameters, make_flow, to_gray
 from tests.factories import moving_square, write_video
 
-BOUND = 20.0
+LEVELS = FlowLevels(20.0)
 
 
 def store_info(**changes: object) -> StoreInfo:
-    flow = FlowInfo(backend="opencv", version="", parameters={}, bound=BOUND)
+    flow = FlowInfo(backend="opencv", version="", parameters={}, bound=20.0, levels=255)
     values = {"modalities": ("rgb", "flow"), "short_edge": 0, "max_frames": 0, "quality": 18, "flow": flow, **changes}
     return StoreInfo.model_validate(values)
 
@@ -48,16 +49,16 @@ def test_n_frames_give_n_minus_1_flows_also_across_chunks(tmp_path: Path, flow: 
         source = np.stack(list(video.frames()))
     with open_video(targets["rgb"]) as video:
         assert np.abs(np.stack(list(video.frames())).astype(float) - source).mean() < 4
-    expected = np.clip(flow(np.stack([to_gray(frame) for frame in source])), -BOUND, BOUND)
+    expected = np.clip(flow(np.stack([to_gray(frame) for frame in source])), -20, 20)
     with open_video(targets["flow"]) as video:
-        stored = decode_flow(unstack_components(video.read_luma(range(metadata.num_flow))), BOUND)
+        stored = LEVELS.decode(unstack_components(video.read_luma(range(metadata.num_flow))))
     assert stored.shape == expected.shape
 
     def error(flow: np.ndarray) -> float:
         return float(np.hypot(*(flow - expected).transpose(1, 0, 2, 3)).mean())
 
     # Closer to its own pair than no motion, exchanged axes or the neighboring pair would be.
-    others = (np.zeros_like(expected) + 20 / 255, stored[:, ::-1], np.roll(stored, 1, axis=0))
+    others = (np.zeros_like(expected), stored[:, ::-1], np.roll(stored, 1, axis=0))
     assert error(stored) < 0.14
     assert all(error(stored) < error(other) - 0.004 for other in others), [error(other) for other in others]
     assert metadata.source_sha256 == file_sha256(tmp_path / "a.avi")
@@ -214,6 +215,78 @@ def test_the_writer_keeps_every_gray_level(tmp_path: Path) -> None:
         )
 
 
+class GivenFlow:
+    """A backend that returns what a function makes of the number of pairs and the frame size."""
+
+    name = "given"
+
+    def __init__(self, function: Callable[[int, int, int], np.ndarray]) -> None:
+        self._function, self.sizes = function, set[tuple[int, int]]()
+
+    def __call__(self, frames: np.ndarray) -> np.ndarray:
+        count, height, width = frames.shape
+        self.sizes.add((height, width))
+        return self._function(count - 1, height, width).astype(np.float32)
+
+
+def read_levels(targets: dict[str, Path], num_flow: int) -> np.ndarray:
+    with open_video(targets["flow"]) as video:
+        return unstack_components(video.read_luma(range(num_flow)))
+
+
+def test_a_still_video_and_a_still_half_read_as_exactly_zero(tmp_path: Path, flow: FlowBackend) -> None:
+    """Codec included; only within a macroblock (16 pixels) of motion it may change zero by a few levels."""
+    still = np.repeat(moving_square(1, width=160, height=96), 10, axis=0)
+    metadata, targets = convert_video(write_video(tmp_path / "a.avi", still, codec="ffv1"), flow)
+    assert (read_levels(targets, metadata.num_flow) == 128).all()
+    rng = np.random.default_rng(0)
+
+    half_moving = GivenFlow(lambda n, h, w: rng.normal(0, 3, (n, 2, h, w)) * (np.arange(w) < 80))
+    metadata, targets = convert_video(write_video(tmp_path / "b.avi", still), half_moving)
+    levels = read_levels(targets, metadata.num_flow).astype(int)
+    assert (levels[..., 80 + 16 :] == 128).all() and (levels[..., :80] != 128).any()
+    assert np.abs(levels[..., 80:] - 128).max() <= 16
+
+
+@pytest.mark.parametrize("bound", ["size", "auto"])
+def test_the_bound_is_that_of_the_video_and_recorded(tmp_path: Path, flow: FlowBackend, bound: str) -> None:
+    made = FlowInfo.model_validate(
+        {"backend": "opencv", "version": "", "parameters": {}, "bound": bound, "levels": 255}
+    )
+    path = write_video(tmp_path / "a.avi", moving_square(9), codec="ffv1")
+    metadata, targets = convert_video(path, flow, flow=made, quality=0)
+    with open_video(path) as video:
+        expected = flow(np.stack([to_gray(frame) for frame in video.frames()]))
+    percentile = max(np.percentile(np.abs(expected), 99.9), 0.2)
+    assert metadata.flow_bound == pytest.approx(4.0 if bound == "size" else percentile, abs=1e-4)
+    stored = FlowLevels(metadata.flow_bound).decode(read_levels(targets, metadata.num_flow))
+    clipped = np.clip(expected, -metadata.flow_bound, metadata.flow_bound)
+    assert np.abs(stored - clipped).max() <= metadata.flow_bound / 254 + 1e-5  # quality 0 is lossless for flow
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, 0), (2, 1), (17, 16), (18, 9), (100, 13)])
+def test_pairs_are_spread_over_a_video_of_unknown_length(count: int, expected: int) -> None:
+    frames = [np.full((2, 2), i, np.uint8) for i in range(count)]
+    pairs = spread_pairs(iter(frames))
+    firsts = [int(first[0, 0]) for first, _ in pairs]
+    assert len(pairs) == expected and all(second[0, 0] == first[0, 0] + 1 for first, second in pairs)
+    assert len(set(np.diff(firsts).tolist())) <= 1 and (not firsts or count - 2 - firsts[-1] < 8)
+
+
+def test_native_flow_is_computed_before_resizing_and_stored_in_stored_pixels(tmp_path: Path) -> None:
+    uniform = GivenFlow(lambda n, h, w: np.ones((n, 2, h, w)) * np.array([4.0, -2.0]).reshape(2, 1, 1))
+    made = {"backend": "opencv", "version": "", "parameters": {}, "bound": 2.0, "levels": 255}
+    path = write_video(tmp_path / "a.avi", moving_square(5, width=96, height=64), codec="ffv1")
+    metadata, targets = convert_video(path, uniform, flow={**made, "size": "native"}, short_edge=16, quality=0)
+    assert uniform.sizes == {(64, 96)} and (metadata.width, metadata.height) == (24, 16)
+    stored = FlowLevels(2.0).decode(read_levels(targets, 4))
+    assert np.abs(stored - np.array([1.0, -0.5]).reshape(2, 1, 1)).max() <= 1 / 127
+    uniform.sizes.clear()
+    rgb = targets["rgb"].read_bytes()
+    convert_video(path, uniform, flow={**made, "size": "stored"}, short_edge=16, quality=0)
+    assert uniform.sizes == {(16, 24)} and targets["rgb"].read_bytes() == rgb
+
+
 @pytest.mark.real
 def test_real_flow_comes_back_within_the_stated_error_and_size(tmp_path: Path, real_videos: Path) -> None:
     flow = make_flow("numba")
@@ -224,9 +297,9 @@ def test_real_flow_comes_back_within_the_stated_error_and_size(tmp_path: Path, r
         metadata = convert(path, targets, store_info(max_frames=12), decoder="av", flow=flow)
         with open_video(path) as video:
             gray = np.stack([to_gray(frame) for frame, _ in zip(video.frames(), range(12), strict=False)])
-        expected = np.clip(flow(gray), -BOUND, BOUND)
+        expected = np.clip(flow(gray), -20, 20)
         with open_video(targets["flow"]) as video:
-            stored = decode_flow(unstack_components(video.read_luma(range(metadata.num_flow))), BOUND)
+            stored = LEVELS.decode(unstack_components(video.read_luma(range(metadata.num_flow))))
         errors.append(float(np.hypot(*(stored - expected).transpose(1, 0, 2, 3)).mean()))
         num_bytes += sum(target.stat().st_size for target in targets.values())
         num_frames += metadata.num_frames + metadata.num_flow

@@ -323,7 +323,10 @@ def test_a_full_disk_stops_with_a_clear_message_and_a_valid_store(tmp_path: Path
     ("options", "message"),
     [
         (["--short-edge", "32"], "short_edge is 0 in the store, 32 now"),
-        (["--flow-bound", "10"], "flow.bound is 20.0 in the store, 10.0 now"),
+        (["--flow-bound", "10"], "flow.bound is 'size' in the store, 10.0 now"),
+        (["--flow-bound", "wide"], "must be size, auto or a number of pixels above 0"),
+        (["--flow-size", "native"], "flow.size is 'stored' in the store, 'native' now"),
+        (["--flow-size", "huge"], "flow.size"),
         (["--flow-parameters", "warps=2"], "flow.parameters.warps is 1 in the store, 2 now"),
         (["--modalities", "rgb"], "modalities is"),
         (["--flow-backend", "cuda"], "choose from"),
@@ -343,6 +346,14 @@ def test_wrong_use_is_one_line_and_exit_code_2(
     text = " ".join(result.stderr.replace("│", " ").split())
     assert result.returncode == exit_codes.USAGE_ERROR and message in text, text
     assert "Traceback" not in text
+
+
+def test_a_store_of_format_1_is_not_mixed_with_other_levels(videos: Path, tmp_path: Path) -> None:
+    old = Path(__file__).parents[1] / "data" / "v0" / "clips"
+    store = Path(shutil.copytree(old, tmp_path / "clips"))
+    result = preprocess(videos, store)
+    assert result.returncode == exit_codes.USAGE_ERROR and "has format 1" in " ".join(result.stderr.split())
+    assert hash_tree(store) == hash_tree(old)
 
 
 def test_a_foreign_folder_is_not_written_into(videos: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 import torchvision.transforms.v2.functional as TF
 
+from covid_cmsf.clips.flow_codec import COCLR_LEVELS
 from covid_cmsf.views.augment_params import ColorJitterParams, GeometryParams, sample_augment_params, sample_geometry
 from covid_cmsf.views.modalities import COCLR_FLOW, MODALITIES, dequantize, get_modality
 from covid_cmsf.views.ops import (
@@ -130,14 +131,14 @@ def params_for(config: Augmentation, seed: int, raw: torch.Tensor):  # type: ign
 def test_a_view_is_the_same_whatever_the_chunks() -> None:
     raw = torch.randint(0, 256, (2 * FRAMES_PER_CHUNK + 1, 3, 40, 52), dtype=torch.uint8)
     params = params_for(STRONG.model_copy(update={"jitter": 1.0, "blur": 1.0}), 3, raw)
-    whole = make_view(raw, params, get_modality("rgb"), size=32, flow_bound=20)
-    frames = [make_view(one[None], params, get_modality("rgb"), size=32, flow_bound=20) for one in raw]
+    whole = make_view(raw, params, get_modality("rgb"), size=32, levels=COCLR_LEVELS)
+    frames = [make_view(one[None], params, get_modality("rgb"), size=32, levels=COCLR_LEVELS) for one in raw]
     assert torch.allclose(whole, torch.cat(frames, dim=1), atol=1e-5)
 
 
 def test_one_draw_serves_all_frames() -> None:
     raw = torch.randint(0, 256, (1, 3, 40, 52), dtype=torch.uint8).expand(6, -1, -1, -1)
-    view = make_view(raw, params_for(STRONG, 1, raw), get_modality("rgb"), size=24, flow_bound=20)
+    view = make_view(raw, params_for(STRONG, 1, raw), get_modality("rgb"), size=24, levels=COCLR_LEVELS)
     assert torch.equal(view, view[:, :1].expand_as(view))
 
 
@@ -148,8 +149,8 @@ def quantized_flow(x: float, y: float) -> torch.Tensor:
 
 def test_flip_negates_horizontal_flow_and_nothing_else() -> None:
     raw, flow = quantized_flow(5.1, -3.0), get_modality("flow")
-    kept = make_view(raw, params_for(Augmentation(flip=0), 0, raw), flow, size=16, flow_bound=20)
-    flipped = make_view(raw, params_for(Augmentation(flip=1), 0, raw), flow, size=16, flow_bound=20)
+    kept = make_view(raw, params_for(Augmentation(flip=0), 0, raw), flow, size=16, levels=COCLR_LEVELS)
+    flipped = make_view(raw, params_for(Augmentation(flip=1), 0, raw), flow, size=16, levels=COCLR_LEVELS)
     assert torch.allclose(flipped[0], -kept[0]) and torch.allclose(flipped[1], kept[1])
     assert kept[0].mean() * 4 == pytest.approx(5.1, abs=0.1)
 
@@ -157,19 +158,21 @@ def test_flip_negates_horizontal_flow_and_nothing_else() -> None:
 def test_resizing_keeps_the_magnitude_of_flow() -> None:
     raw = quantized_flow(8.0, 2.0)
     for size in (8, 40, 100):
-        view = make_view(raw, params_for(Augmentation(flip=0), 0, raw), get_modality("flow"), size=size, flow_bound=20)
+        view = make_view(
+            raw, params_for(Augmentation(flip=0), 0, raw), get_modality("flow"), size=size, levels=COCLR_LEVELS
+        )
         assert view[0].mean() * 4 == pytest.approx(8.0, abs=0.1)
 
 
 def test_coclr_flow_is_a_picture_of_128_y_x() -> None:
-    values = dequantize(quantized_flow(8.0, -2.0), get_modality("flow", flow_style="coclr"), flow_bound=20) * 255
+    values = dequantize(quantized_flow(8.0, -2.0), get_modality("flow", flow_style="coclr"), levels=COCLR_LEVELS) * 255
     assert values[0, :, 0, 0].round().tolist() == [128, 115, 178]
 
 
 def test_rgbdiff_is_the_difference_of_neighbors() -> None:
     raw = torch.randint(0, 256, (6, 3, 32, 32), dtype=torch.uint8)  # three frames, then the three after them
     params = params_for(Augmentation(center=1.0, flip=0), 0, raw)
-    view = make_view(raw, params, get_modality("rgbdiff"), size=32, flow_bound=20)
+    view = make_view(raw, params, get_modality("rgbdiff"), size=32, levels=COCLR_LEVELS)
     slow = (raw[3:].float() - raw[:3].float()) / 255 / 0.1
     assert view.shape == (3, 3, 32, 32) and torch.allclose(view, slow.transpose(0, 1), atol=1e-4)
 
@@ -177,6 +180,6 @@ def test_rgbdiff_is_the_difference_of_neighbors() -> None:
 def test_pictures_are_normalized_with_imagenets_statistics() -> None:
     raw = torch.randint(0, 256, (1, 3, 32, 32), dtype=torch.uint8)
     params = params_for(Augmentation(center=1.0, flip=0), 0, raw)
-    view = make_view(raw, params, get_modality("frame"), size=32, flow_bound=20)
+    view = make_view(raw, params, get_modality("frame"), size=32, levels=COCLR_LEVELS)
     slow = TF.normalize(raw[0].float() / 255, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     assert view.shape == (3, 32, 32) and torch.allclose(view, slow, atol=1e-5)

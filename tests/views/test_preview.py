@@ -79,12 +79,12 @@ def test_a_row_names_strength_frames_and_scale(store: ClipStore) -> None:
     sample, (online, target) = data[key], data.drawn_views(key)
     assert (online.preset, target.preset) == ("strong", "weak") and len(online.frame_indices) == 6
     rgb, flow, frame = (
-        make_row("a/" + 60 * "x", "online", sample.views[0][modality.name], modality, online, 3)
+        make_row("a/" + 60 * "x", "online", sample.views[0][modality.name], modality, online, 3, sample.levels)
         for modality in data.modalities
     )
     assert rgb.label.endswith("rgb, online: strong") and max(map(len, rgb.label.split("\n"))) <= 29
     assert rgb.frame_numbers == [online.frame_indices[i] for i in (0, 2, 5)] and len(rgb.images) == 3
-    assert "full color: " in flow.label and flow.scale >= 1 and rgb.scale == 0
+    assert "full color: " in flow.label and flow.scale >= sample.levels.bound / 20 and rgb.scale == 0
     assert frame.frame_numbers == [online.single_frame]
 
 

@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.base import Clips, check_request
+from covid_cmsf.clips.flow_codec import FULL_BOUND
 from covid_cmsf.clips.formats.jpeg import decode_rgb
 from covid_cmsf.clips.names import check_video_ids, guess_source
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.files import check_regular_file
-
-FLOW_BOUND = 20.0
 
 
 def is_lmdb(path: Path) -> bool:
@@ -40,7 +39,7 @@ class CoclrLmdb(Clips):
     def __init__(self, paths: dict[str, Path], splits: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self._paths = paths
         self.splits = splits or {}
-        self.flow_bound, self.modalities = FLOW_BOUND, tuple(paths)
+        self.flow_bound, self.modalities = FULL_BOUND, tuple(paths)
         indexes = {modality: _read_index(path) for modality, path in paths.items()}
         self._keys = {modality: {name: key for name, (key, _) in index.items()} for modality, index in indexes.items()}
         self.records = _make_records(indexes)

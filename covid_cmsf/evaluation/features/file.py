@@ -37,7 +37,8 @@ from covid_cmsf.verified_files import read_metadata, read_tensors, write_tensors
 def clips_sha256(clips: Clips) -> str:
     """Hash the records (with the hashes of the original videos) and, for clip stores, how they were made."""
     info = getattr(clips, "info", None)
-    store_info = info.model_dump(mode="json", exclude={"software"}) if info is not None else {}
+    later = {"levels", "size"} if info is not None and info.format == 1 else set()  # settings that format 1 had not
+    store_info = info.model_dump(mode="json", exclude={"software": True, "flow": later}) if info is not None else {}
     records = hashlib.sha256()
     for record in clips.records:  # one by one: there may be a million
         records.update(json.dumps(record_identity(record)).encode() + b"\n")

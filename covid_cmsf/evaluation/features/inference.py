@@ -51,7 +51,7 @@ def window_outputs(
                 errors[video.index] = video.error
             video_indices.extend([video.index] * len(video.starts) * len(video.crops))
             starts.extend(video.starts * len(video.crops))
-            yield from video.views(data.eval_protocol, data.clips.flow_bound, device)
+            yield from video.views(data.eval_protocol, device)
 
     outputs: list[Tensor] = []
     stream = views()
@@ -117,11 +117,7 @@ def calibrate_(network: nn.Module, data: VideoDataset, *, device: torch.device) 
     indices = [index for index, subset in enumerate(data.subsets) if subset == "train"] or list(range(len(data)))
     sampled = indices[:: max(1, len(indices) // CALIBRATION_VIDEOS)][:CALIBRATION_VIDEOS]
     videos = (data[index] for index in sampled)
-    views = [
-        next(video.views(data.eval_protocol, data.clips.flow_bound, device)).cpu()
-        for video in videos
-        if not video.error
-    ]
+    views = [next(video.views(data.eval_protocol, device)).cpu() for video in videos if not video.error]
     if len(views) < 2:
         raise ValueError(f"{len(views)} training videos could be read; batch norm needs at least two")
     norms = {module: module.momentum for module in network.modules() if isinstance(module, _BatchNorm)}

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from covid_cmsf.clips.flow_codec import FlowLevels
 from covid_cmsf.clips.sampling import clip_span, pad_clip, sliding_windows, spread_windows
 from covid_cmsf.config import Config, validate
 from covid_cmsf.models import EncoderMetadata
@@ -52,9 +53,9 @@ class EvalProtocol(Config):
         jittered = {"jitter": 0.3, "brightness": 0.2, "contrast": 0.2, "saturation": 0.2, "hue": 0.1}
         return center.model_copy(update=jittered)
 
-    def to_view(self, raw: Tensor, params: AugmentParams, flow_bound: float) -> Tensor:
+    def to_view(self, raw: Tensor, params: AugmentParams, levels: FlowLevels) -> Tensor:
         """Map cropped frames, uint8 (T, C, H, W), to the encoder's input: float (C, T, H, W), or (C, H, W) of one."""
-        return normalize_view(raw, params, self.resolve_modality(), mean=self.mean, std=self.std, flow_bound=flow_bound)
+        return normalize_view(raw, params, self.resolve_modality(), mean=self.mean, std=self.std, levels=levels)
 
 
 def build_eval_protocol(

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.flow_codec import COCLR_LEVELS, FlowLevels
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.evaluation.features.protocol import EvalProtocol, choose_windows, video_rng
 from covid_cmsf.views.augment_params import AugmentParams, GeometryParams, sample_augment_params
@@ -29,14 +30,15 @@ class DecodedVideo:
     params: tuple[AugmentParams, ...] = ()  # per crop
     window_frames: tuple[tuple[int, ...], ...] = ()  # per window: indices of its frames in a crop
     starts: tuple[int, ...] = ()  # per window: index of its first frame in the video
+    levels: FlowLevels = COCLR_LEVELS  # of the video's flow
     error: str = ""
 
-    def views(self, eval_protocol: EvalProtocol, flow_bound: float, device: torch.device) -> Iterator[Tensor]:
+    def views(self, eval_protocol: EvalProtocol, device: torch.device) -> Iterator[Tensor]:
         """Yield the encoder's input (C, T, H, W) for every window of the first crop, then of the second, ..."""
         for crop, params in zip(self.crops, self.params, strict=True):
             raw = crop.to(device)
             for window_frames in self.window_frames:
-                yield eval_protocol.to_view(raw[torch.tensor(window_frames, device=device)], params, flow_bound)
+                yield eval_protocol.to_view(raw[torch.tensor(window_frames, device=device)], params, self.levels)
 
 
 class VideoDataset(Dataset[DecodedVideo]):
@@ -88,6 +90,7 @@ class VideoDataset(Dataset[DecodedVideo]):
             params=tuple(params),
             window_frames=tuple(tuple(position[frame] for frame in frames) for frames in window_frame_numbers),
             starts=tuple(window[0] for window in windows),
+            levels=self.clips.flow_levels(record) if self.modality.stored_modality == "flow" else COCLR_LEVELS,
         )
 
 

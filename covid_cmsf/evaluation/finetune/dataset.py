@@ -68,7 +68,8 @@ class ClipDataset(Dataset[ClipSample]):
     def to_view(self, clip: ClipSample, device: torch.device) -> Tensor:
         """Return the encoder's input (C, T, H, W)."""
         assert clip.raw is not None and clip.params is not None
-        return self.eval_protocol.to_view(clip.raw.to(device), clip.params, self.clips.flow_bound)
+        levels = self.clips.flow_levels(self.records[clip.video])
+        return self.eval_protocol.to_view(clip.raw.to(device), clip.params, levels)
 
 
 class ClipLoader:

@@ -4,10 +4,11 @@ import json
 
 from pydantic import Field, model_validator
 
+from covid_cmsf.clips.records import FlowInfo
 from covid_cmsf.config import Config, validate
 from covid_cmsf.models.heads import HeadLayout
 
-FORMAT = 1
+FORMAT = 2  # format 1 had neither `short_edge` nor `flow`
 Size = tuple[int, int, int]  # (T, H, W)
 
 
@@ -31,6 +32,8 @@ class EncoderMetadata(Config):
     bn_eps: float = Field(gt=0)
     trained: str = "unknown"
     projector: HeadLayout | None = None
+    short_edge: int | None = Field(default=None, ge=0)  # of the clips it was trained on; 0: native; None: unknown
+    flow: FlowInfo | None = None  # how their flow was computed and quantized; None: unknown, or no flow network
 
     @model_validator(mode="after")
     def _check_channels(self) -> "EncoderMetadata":
@@ -54,8 +57,8 @@ def parse_metadata(values: object, *, location: str) -> EncoderMetadata:
     if not isinstance(values, dict):
         raise ValueError(f"{location}: the encoder metadata must be a mapping, not a {type(values).__name__}")
     version = values.get("format", FORMAT)
-    if version != FORMAT:
-        raise ValueError(f"{location} has format {version!r}; this version reads format {FORMAT}")
+    if version not in (1, FORMAT):
+        raise ValueError(f"{location} has format {version!r}; this version reads formats 1 and {FORMAT}")
     return validate(EncoderMetadata, values, origin=location)
 
 
