@@ -32,7 +32,7 @@ Part = Callable[[Path], dict[str, float]]
 
 def command(
     items: int = typer.Option(1_331_167, min=100, help="Images; ImageNet-1k has so many in train and val."),
-    queries: int = typer.Option(5_000, min=1, help="Of these, for testing."),
+    queries: int = typer.Option(1_000, min=1, help="Of these, for testing."),
     values: int = typer.Option(512, min=1, help="Size of a feature."),
     classes: int = typer.Option(100, min=2),
     folder: Path = typer.Option(
@@ -57,6 +57,7 @@ def command(
             with context.Pool(1) as pool:
                 measured = pool.apply(_measure, (part, path))
             results |= {f"{name}_{key}": value for key, value in measured.items()}
+            typer.echo(f"{name}: {measured['seconds']:.0f} s, {measured['peak_gb']:.1f} GB", err=True)
         results["file_gb"] = path.stat().st_size / 1e9
     print_results(results, json_file=json_file)
 
