@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from covid_cmsf.cli.options import NewFile, Seed
+from covid_cmsf.cli.options import NewFile, Seed, interrupt_on_sigterm
 
 
 def report(
@@ -45,11 +45,13 @@ def report(
 ) -> None:
     """Write an HTML report of plans and runs: tables, curves, neighbors, feature maps, errors, data, provenance.
 
-    It opens from disk, without a server or network. `--serve` without folders uses those of the report in --out.
+    It opens from disk, without a server or network. `--serve` without folders uses those of the report in --out. An
+    interrupted report (exit code 75) is written anew by the same command.
 
     \b
     covid-cmsf report runs/demo -o report
     """
+    from covid_cmsf.logs import printable
     from covid_cmsf.report.build import Report, ReportOptions, read_metadata
     from covid_cmsf.report.serve import server_url, start_server, watch_and_rebuild
 
@@ -69,16 +71,17 @@ def report(
     )
     start = time.monotonic()
     page = Report(chosen, out, options)
-    metadata = page.write(live=interval if serve else 0.0)
-    for note in metadata["notes"]:
-        typer.echo(f"note: {note}")
-    typer.echo(f"{out / 'index.html'}: {metadata['bytes'] / 1e6:.1f} MB in {time.monotonic() - start:.0f} s")
-    if serve:
+    with interrupt_on_sigterm():
+        metadata = page.write(live=interval if serve else 0.0)
+        for note in metadata["notes"]:
+            typer.echo(printable(f"note: {note}"))
+        typer.echo(f"{out / 'index.html'}: {metadata['bytes'] / 1e6:.1f} MB in {time.monotonic() - start:.0f} s")
+        if not serve:
+            return
         server = start_server(out, port)
         typer.echo(f"{server_url(server)} follows {', '.join(map(str, chosen))}; Ctrl-C ends")
-        stop = threading.Event()
         try:
-            watch_and_rebuild(page, interval=interval, stop=stop)
+            watch_and_rebuild(page, interval=interval, stop=threading.Event())
         except KeyboardInterrupt:
             page.write()
         finally:

@@ -57,12 +57,18 @@ PLOTLY = "plotly-cartesian.min.js"  # lines, bars, heat maps: a third of the who
 COMPILE_HINT = b"//# allFunctionsCalledOnLoad\n"
 
 
-def prepare_folder(out: Path) -> None:
-    """Create the folder; ValueError if it exists and is not a report."""
+def prepare_folder(out: Path, paths: Sequence[Path]) -> None:
+    """Create the folder and mark it as a report of `paths`; ValueError if it exists and is something else.
+
+    It is marked before anything else is written, so that an interrupted report can be written again.
+    """
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"{out} is a file; --out must be a folder")
     if out.is_dir() and any(out.iterdir()) and not (out / METADATA_FILE).is_file():
         raise ValueError(f"{out} is not empty and not a report; give --out a new folder")
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / METADATA_FILE).is_file():
+        write_metadata(out, {"paths": [str(path) for path in paths], "unfinished": True})
     for name in ("assets", "data", "pictures", "figures"):
         (out / name).mkdir(parents=True, exist_ok=True)
 
@@ -80,7 +86,7 @@ def copy_page(out: Path) -> None:
 
 
 def write_metadata(out: Path, values: dict[str, Any]) -> None:
-    """Write report.json, last of all files."""
+    """Write report.json: first of all files, and again with everything as the last."""
     write_text_atomic(out / METADATA_FILE, json.dumps(values, indent=1) + "\n")
 
 
@@ -120,7 +126,7 @@ class Report:
         """
         input_stamps = read_input_stamps(self.paths)  # before reading, so that a change during reading is noticed
         plans = read_runs(self.paths)
-        prepare_folder(self.out)
+        prepare_folder(self.out, self.paths)
         copy_page(self.out)
         notes = [note for plan in plans for stage in plan.stages for note in stage.notes]
         lines = build_lines(plans)
