@@ -26,6 +26,7 @@ from covid_cmsf.report.page_data import (
     curve_values,
     data_script,
     existing_figures,
+    features_command,
     plan_values,
     thumbnail_notes,
     write_data,
@@ -133,6 +134,11 @@ class Report:
         drawn = draw_curve_figures(lines, self.out / "figures") if figures else existing_figures(self.out / "figures")
         gallery = [self._build_gallery(plan, notes) for plan in plans]
         self._check_chosen(gallery)
+        notes += [
+            f"{plan.name} has no features yet, so there are no neighbors, no map and no R@1: {features_command(plan)}"
+            for plan in plans
+            if plan.config is None and not any(stage.features for stage in plan.stages)
+        ]
         data: Data = {
             "report": {
                 "software": f"covid-cmsf {__version__}",

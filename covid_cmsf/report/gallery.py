@@ -61,6 +61,11 @@ class Gallery:
     query_rows: list[list[int]]  # [stage][query]: row in the stage's ranking, -1 if absent
     index_of: dict[str, int] = field(repr=False)  # {video id: index into `ids`}
 
+    @property
+    def labeled(self) -> bool:
+        """Whether all videos have labels: without them nothing is right or wrong."""
+        return all(ranked.labeled for _, ranked in self.stages)
+
     def values(self) -> dict[str, Any]:
         """Return the videos and, per stage and query, the rank of the first correct neighbor and the prediction."""
         return {
@@ -68,6 +73,7 @@ class Gallery:
             "labels": self.labels,
             "classes": self.classes,
             "num_queries": self.num_queries,
+            "labeled": self.labeled,
             "shown": self.shown,
             "stages": [self._stage_values(number) for number in range(len(self.stages))],
         }
@@ -75,7 +81,8 @@ class Gallery:
     def _stage_values(self, number: int) -> dict[str, Any]:
         stage, ranked = self.stages[number]
         ranks, predictions = ranked.first_correct.tolist(), ranked.videos.labels[ranked.neighbors[:, 0]].tolist()
-        rows = self.query_rows[number]
+        # Without labels no neighbor is right or wrong.
+        rows = self.query_rows[number] if self.labeled else [-1] * self.num_queries
         return {
             "name": stage.name,
             "modality": stage.modality,

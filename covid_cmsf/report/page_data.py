@@ -13,6 +13,7 @@ from covid_cmsf.report.comparison import group_numbers
 from covid_cmsf.report.curves import CHARTS, Line, line_color, line_dash
 from covid_cmsf.report.gallery import Gallery, before_and_after
 from covid_cmsf.report.plan_summary import plan_layout, plan_rows
+from covid_cmsf.report.provenance import shell_command
 from covid_cmsf.report.runs import FEATURES, PlanRun
 from covid_cmsf.report.thumbnails import ClipCollections, ThumbnailKey, ThumbnailSet
 
@@ -128,7 +129,7 @@ def plan_values(plans: Sequence[PlanRun], gallery: Sequence[Gallery | None]) -> 
             "kind": "run" if plan.config is None else "plan",
             "group": group,
             "seeds": [run.seed for run in plan.seeds if run.seed is not None],
-            "rows": plan_rows(plan),
+            "rows": _rows(plan, one),
             "layout": asdict(plan_layout(plan.first_seed.stages)),
             "protocol": plan.config.evaluation.protocol if plan.config is not None else None,
             "gallery": None if one is None else _gallery_info(plan, one, number),
@@ -150,12 +151,26 @@ def _missing_command(plan: PlanRun) -> str | None:
         return None
     if plan.config is not None:
         return "no stage is done yet; `covid-cmsf cotrain` extracts features after each"
-    folder, clips = plan.folder, plan.clips or "CLIPS"
-    features = folder / FEATURES
-    return (
-        f"covid-cmsf extract {folder}/checkpoints/last.pt {clips} --out {features} && "
-        f"covid-cmsf evaluate retrieval {features} --json > {folder}/retrieval.json"
-    )
+    return features_command(plan)
+
+
+def features_command(run: PlanRun) -> str:
+    """Return the command, as one would type it, that extracts the features of a single run for its report."""
+    config = run.stages[0].config
+    split = ["--split", config.split] if config is not None and config.split != "1" else []
+    out = ["-o", str(run.folder / FEATURES)]
+    return shell_command(["covid-cmsf", "extract", str(run.folder), run.clips or "CLIPS", *split, *out])
+
+
+def _rows(plan: PlanRun, gallery: Gallery | None) -> list[dict[str, Any]]:
+    """Return the rows of the table; R@1 of a run outside of a plan is that of its features, unless it was measured."""
+    rows = plan_rows(plan)
+    if plan.config is None and gallery is not None:
+        ranked = {stage.name: one for stage, one in gallery.stages}
+        for row in rows:
+            if row["r1"] is None and row["stage"] in ranked:
+                row["r1"] = ranked[row["stage"]].r1
+    return rows
 
 
 def curve_values(lines: Sequence[Line], figures: dict[str, list[str]]) -> dict[str, Any]:

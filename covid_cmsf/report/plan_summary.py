@@ -60,6 +60,7 @@ def _result_columns(stage: StageRun) -> dict[str, Any]:
         columns["linear"] = stage.linear.get("scores", {}).get("top1")
         columns["seconds"] = stage.summary.get("progress", {}).get("seconds")
         columns["effective_rank"] = stage.retrieval.get("effective_rank")
+        columns["chance"] = stage.retrieval.get("chance")
     columns["linear_interval"] = stage.linear.get("scores", {}).get("interval")
     columns["recall"] = stage.retrieval.get("recall")
     return columns

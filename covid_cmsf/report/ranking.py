@@ -9,14 +9,16 @@ from torch import Tensor
 
 from covid_cmsf.evaluation.features.file import Features, load_features
 from covid_cmsf.evaluation.features.stale import stale_reason
-from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable
-from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering, nearest
+from covid_cmsf.evaluation.features.subsets import UNLABELED, VAL_FRACTION, VideoTable
+from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering, nearest, nearest_others
+from covid_cmsf.evaluation.preflight import is_labeled
 from covid_cmsf.evaluation.retrieval import RANKS, select_subsets
 from covid_cmsf.report.runs import StageRun
 
 # Q queries, K neighbors, N samples, D feature
 
 UMAP_NEIGHBORS, UMAP_MIN_DIST = 15, 0.1  # the defaults of UMAP
+MAX_QUERIES = 5000  # videos that are ranked and drawn where all of them are queries
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Ranking:
     queries: Tensor  # (Q,)
     neighbors: Tensor  # (Q, K), nearest first
     similarity: Tensor  # (Q, K) cosines
-    correct: Tensor  # (Q, K) whether the class is the query's
+    correct: Tensor  # (Q, K) whether the class is the query's; False without labels
     query_features: Tensor  # (Q, D) unit vectors
 
     @property
@@ -61,6 +63,21 @@ def rank_queries(
     labels = features.videos.labels
     videos = pair.gallery[neighbors]
     return Ranking(pair.query, videos, similarity, labels[videos] == labels[pair.query][:, None], query_features)
+
+
+def rank_others(features: Features) -> Ranking:
+    """Return the 50 nearest of all other videos for every video, or for `MAX_QUERIES` of them: that needs no labels.
+
+    As in `find_neighbors`, the mean of all features is subtracted first.
+    """
+    unit, _ = center_and_normalize(features.features, features.features[:0], "train")
+    queries = torch.arange(len(unit))
+    if len(unit) > MAX_QUERIES:
+        queries = torch.linspace(0, len(unit) - 1, MAX_QUERIES).round().long()  # evenly spaced
+    neighbors = nearest_others(unit, queries, min(RANKS[-1], len(unit) - 1))
+    labels = features.videos.labels
+    correct = (labels[neighbors] == labels[queries][:, None]) & (labels[queries] != UNLABELED)[:, None]
+    return Ranking(queries, neighbors, cosines(unit[queries], unit, neighbors), correct, unit[queries])
 
 
 def cosines(queries: Tensor, gallery: Tensor, neighbors: Tensor, *, block_size: int = 256) -> Tensor:
@@ -113,7 +130,8 @@ class RankedStage:
     neighbors: Tensor  # (Q, K)
     similarity: Tensor  # (Q, K)
     first_correct: Tensor  # (Q,) 0 if none of the K is correct
-    r1: float
+    labeled: bool  # whether all videos have labels
+    r1: float | None  # None unless test videos were searched in the gallery of the evaluation
     pca: Tensor  # (Q, 2)
     explained_variance: tuple[float, float]
     umap: Tensor | None
@@ -122,7 +140,10 @@ class RankedStage:
 
 
 def rank_stage(stage: StageRun, *, umap: bool) -> RankedStage:
-    """Rank with the subsets of retrieval.json, or test in train; `note` reports an R@1 that differs from the result."""
+    """Rank with the subsets of retrieval.json, or test in train; `note` reports an R@1 that differs from the result.
+
+    Where there are no labels or no test videos, every video is a query, searched among all others.
+    """
     assert stage.features is not None
     features = load_features(stage.features)
     checkpoint = stage.folder / "checkpoints" / "last.pt" if stage.spec.trains else None
@@ -132,16 +153,23 @@ def rank_stage(stage: StageRun, *, umap: bool) -> RankedStage:
     evaluation = {
         name: str(stated_evaluation.get(name, default)) for name, default in (("gallery", "train"), ("query", "test"))
     }
-    ranking = rank_queries(
-        features,
-        gallery=evaluation["gallery"],
-        query=evaluation["query"],
-        centering=stage.retrieval.get("centering"),
-        allow_shared_sources=True,  # the evaluation has decided; the page only shows it
+    labeled = is_labeled(features.videos)
+    measured = labeled and (
+        evaluation["query"] not in ("test", "train") or evaluation["query"] in features.videos.subsets
     )
+    if measured:
+        ranking = rank_queries(
+            features,
+            gallery=evaluation["gallery"],
+            query=evaluation["query"],
+            centering=stage.retrieval.get("centering"),
+            allow_shared_sources=True,  # the evaluation has decided; the page only shows it
+        )
+    else:
+        ranking, evaluation = rank_others(features), {"gallery": "all others", "query": "all"}
     stated = stage.retrieval.get("recall", {}).get("1", stage.result.get("r1"))
     note = None
-    if stated is not None and abs(stated - ranking.r1) > 1e-6:
+    if measured and stated is not None and abs(stated - ranking.r1) > 1e-6:
         note = f"{stage.name}: its features give R@1 {ranking.r1:.2f}, its result says {stated:.2f}; evaluate it again"
     points, explained_variance = principal_components(ranking.query_features)
     return RankedStage(
@@ -150,7 +178,8 @@ def rank_stage(stage: StageRun, *, umap: bool) -> RankedStage:
         neighbors=ranking.neighbors,
         similarity=ranking.similarity,
         first_correct=ranking.first_correct,
-        r1=ranking.r1,
+        labeled=labeled,
+        r1=ranking.r1 if measured else None,
         pca=points,
         explained_variance=explained_variance,
         umap=umap_projection(ranking.query_features) if umap and len(ranking.query_features) > 3 else None,

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 import shutil
 import threading
 import urllib.request
@@ -129,16 +130,32 @@ def test_moved_clips_are_said_plainly(plan: Path, clips: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_run_without_features_says_what_would_make_them(plan: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+def test_a_run_without_features_says_what_would_make_them(plan: Path, clips: Path, tmp_path: Path) -> None:
+    run = tmp_path / "my run"
     run.mkdir()
     for name in ("config.yaml", "metrics.jsonl"):
         shutil.copy(plan / "infonce-rgb" / name, run)
     Report([run], tmp_path / "out", ReportOptions(pictures=False)).write()
     report = values_in(tmp_path / "out" / "data" / "report.js")
     assert isinstance(report, dict)
-    assert report["plans"][0]["gallery"] is None and "covid-cmsf extract" in report["plans"][0]["missing"]
+    command = report["plans"][0]["missing"]
+    assert report["plans"][0]["gallery"] is None and any(command in note for note in report["notes"])
+    assert command == shlex.join(["covid-cmsf", "extract", str(run), str(clips), "-o", f"{run}/features.safetensors"])
+    done = CliRunner().invoke(app, shlex.split(command)[1:])  # as printed; this run has no checkpoint
+    assert isinstance(done.exception, FileNotFoundError) and "checkpoints/last.pt" in str(done.exception)
     assert len(report["curves"]["lines"]) == 1 and report["curves"]["charts"][0]["figures"] == ["loss.png", "loss.svg"]
+
+
+def test_the_r1_of_a_run_outside_of_a_plan_is_that_of_its_features(plan: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("config.yaml", "metrics.jsonl", "features.safetensors"):
+        shutil.copy(plan / "infonce-rgb" / name, run)
+    Report([run], tmp_path / "out", ReportOptions(pictures=False)).write(figures=False)
+    report = values_in(tmp_path / "out" / "data" / "report.js")
+    assert isinstance(report, dict)
+    expected = json.loads((plan / "infonce-rgb" / "retrieval.json").read_text())["recall"]["1"]
+    assert report["plans"][0]["rows"][0]["r1"] == pytest.approx(expected, abs=1e-3) and report["notes"] == []
 
 
 def test_chosen_videos_are_in_the_gallery(plan: Path, tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from covid_cmsf.evaluation.features.file import load_features, save_features
 from covid_cmsf.report.build import Report, ReportOptions
 from covid_cmsf.report.serve import server_url, start_server
 from tests.report.plan_factories import ODD, make_plan
@@ -244,8 +247,39 @@ def test_a_run_without_results_says_what_is_missing(plan: Path, tmp_path: Path, 
     opened.see_all()
     for section in ("overview", "neighbors", "map", "errors"):
         assert "covid-cmsf extract" in opened.page.locator(f"#{section} .missing").inner_text()
+    assert opened.page.locator("#overview .chart").count() == 0  # no axes without values
     assert "--clips" in opened.page.locator("#data .missing").inner_text()
     assert opened.page.locator("#curves .chart").count() > 0
+
+
+def test_videos_without_labels_have_neighbors_and_a_map_and_nothing_is_right_or_wrong(
+    plan: Path, clips: Path, tmp_path: Path, open_page: Any
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("config.yaml", "metrics.jsonl"):
+        shutil.copy(plan / "infonce-rgb" / name, run)
+    features = load_features(plan / "infonce-rgb" / "features.safetensors")
+    videos = features.videos
+    bare = replace(videos, labels=torch.full_like(videos.labels, -1), subsets=("train",) * len(videos))
+    save_features(run / "features.safetensors", replace(features, videos=bare))
+    Report([run], tmp_path / "report", ReportOptions(num_queries=8, num_neighbors=4)).write(figures=False)
+    opened = open_page(tmp_path / "report")
+    opened.see_all()
+    page = opened.page
+    assert page.locator("#neighbors .query").count() > 0 and page.locator("#neighbors .neighbor-row .clip").count() > 4
+    assert page.locator("#neighbors .right, #neighbors .wrong, #neighbors .badge, #neighbors .sign").count() == 0
+    assert page.locator("#map .chart").count() == 1
+    assert "need labels" in page.locator("#errors .missing").inner_text()
+    assert page.locator("#overview .chart").count() == 0
+
+
+def test_the_words_of_the_table_are_explained_and_chance_is_told(written: Path, open_page: Any) -> None:
+    page = open_page(written).page
+    assert "R@1 of a random ranking" in page.locator("#overview").inner_text()
+    page.locator("#overview details.legend summary").click()
+    legend = page.locator("#overview details.legend").inner_text()
+    assert all(word in legend for word in ("CMSF n/k", "Init", "Rank", "msf")) and "oracle" not in legend
 
 
 def test_a_followed_report_is_refreshed_and_keeps_filters_and_place(plan: Path, tmp_path: Path, open_page: Any) -> None:

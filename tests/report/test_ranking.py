@@ -10,9 +10,10 @@ import torch
 from covid_cmsf.evaluation.features.file import load_features, save_features
 from covid_cmsf.evaluation.retrieval import evaluate_retrieval
 from covid_cmsf.report.gallery import before_and_after, build_gallery, choose_queries, outcome
-from covid_cmsf.report.ranking import cosines, rank_queries, rank_stage
+from covid_cmsf.report.ranking import cosines, rank_others, rank_queries, rank_stage
 from covid_cmsf.report.runs import StageRun, read_run
 from tests.evaluation.factories import synthetic_features
+from tests.report.plan_factories import features_of
 
 
 @pytest.mark.parametrize("protocol", ["clean", "coclr"])
@@ -131,3 +132,38 @@ def test_features_that_cannot_be_ranked_are_noted(plan: Path, tmp_path: Path) ->
     (tmp_path / "features.safetensors").write_bytes(b"short")
     gallery, notes = build_gallery([replace(stage, folder=tmp_path)], rank, num_shown=3, num_neighbors=2)
     assert gallery is None and "truncated" in notes[0]
+
+
+def test_without_labels_every_video_has_the_nearest_of_all_others() -> None:
+    features = features_of(2.0, 0)
+    videos = features.videos
+    bare = replace(features, videos=replace(videos, labels=torch.full_like(videos.labels, -1)))
+    ranking = rank_others(bare)
+    centered = bare.features - bare.features.mean(0)
+    unit = centered / centered.norm(dim=1, keepdim=True)
+    for query, neighbors in zip(ranking.queries.tolist(), ranking.neighbors.tolist(), strict=True):
+        slow = sorted((i for i in range(len(unit)) if i != query), key=lambda i: -float(unit[query] @ unit[i]))
+        assert neighbors[:5] == slow[:5]
+    assert ranking.queries.tolist() == list(range(len(unit))) and not ranking.correct.any()
+    assert rank_others(features).correct.any()  # with labels, but without test videos
+
+
+@pytest.mark.parametrize("change", ["unlabeled", "no test videos"])
+def test_a_stage_without_labels_or_test_videos_has_neighbors_and_a_map(plan: Path, tmp_path: Path, change: str) -> None:
+    stage = read_run(plan, "plan").first_seed.stages[0]
+    assert stage.features is not None
+    features = load_features(stage.features)
+    labels = torch.full_like(features.videos.labels, -1) if change == "unlabeled" else features.videos.labels
+    videos = replace(features.videos, labels=labels, subsets=("train",) * len(features.videos))
+    save_features(tmp_path / "features.safetensors", replace(features, videos=videos))
+    bare = replace(stage, folder=tmp_path, result={}, retrieval={}, linear={})
+    gallery, notes = build_gallery([bare], rank, num_shown=3, num_neighbors=2)
+    assert gallery is not None and notes == [] and gallery.num_queries == len(videos)
+    values = gallery.values()
+    assert values["labeled"] == (change != "unlabeled") and values["stages"][0]["r1"] is None
+    assert values["stages"][0]["evaluation"]["gallery"] == "all others"
+    assert all(index >= 0 for index in gallery.neighbors()[0]["indices"]) and len(gallery.maps()[0]["pca_x"]) == len(
+        videos
+    )
+    if change == "unlabeled":
+        assert set(values["stages"][0]["first_correct"]) == set(values["stages"][0]["prediction"]) == {None}

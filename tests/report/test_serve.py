@@ -14,7 +14,7 @@ from covid_cmsf.cli.app import app
 from covid_cmsf.exit_codes import INTERRUPTED, SUCCESS, run_app
 from covid_cmsf.report import build
 from covid_cmsf.report.build import METADATA_FILE, prepare_folder, read_metadata
-from covid_cmsf.report.curves import Line
+from covid_cmsf.report.curves import Line, build_lines
 from covid_cmsf.report.runs import PlanRun
 from covid_cmsf.report.serve import Handler, server_url, start_server
 
@@ -77,11 +77,10 @@ def test_an_interrupted_report_ends_with_75_and_is_written_by_the_same_command(
 ) -> None:
     out = tmp_path / "report"
     monkeypatch.setattr(sys, "argv", ["covid-cmsf", "report", str(plan), "--out", str(out), "--no-thumbnails"])
-    real = build.build_lines
 
     def stop(plans: list[PlanRun]) -> list[Line]:
         signal.raise_signal(number)
-        return real(plans)
+        return build_lines(plans)
 
     monkeypatch.setattr(build, "draw_curve_figures", lambda lines, folder: {})
     with monkeypatch.context() as interrupted:

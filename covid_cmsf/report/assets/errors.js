@@ -6,6 +6,7 @@ Report.section("errors", (body) => {
   const own = state.errors;
 
   filters.withGallery(body, [], (plan, gallery) => {
+    if (!gallery.labeled) return body.replaceChildren(Report.missing("Errors need labels, and these videos have none."));
     filters.stagesOf(gallery);
     const pair = filters.pair(plan, gallery);
     const [before, after] = pair.map((number) => gallery.stages[number]);

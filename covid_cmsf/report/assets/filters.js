@@ -43,7 +43,7 @@ Report.filters = (() => {
   function pairChoice(plan, gallery, again) {
     const now = pair(plan, gallery);
     if (stagesOf(gallery).length < 2) return [];
-    const options = stagesOf(gallery).map(([number, stage]) => [number, `${stage.name} (${Report.format.number(stage.r1)})`]);
+    const options = stagesOf(gallery).map(([number, stage]) => [number, stage.r1 === null ? stage.name : `${stage.name} (${Report.format.number(stage.r1)})`]);
     const change = (side) => (value) => { state.pair = [...now]; state.pair[side] = Number(value); again(); };
     return [Report.choice("Before", options, now[0], change(0)), Report.choice("After", options, now[1], change(1))];
   }

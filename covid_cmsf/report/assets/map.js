@@ -16,8 +16,8 @@ Report.section("map", (body) => {
     if (query === undefined) return;
     const answer = stage.prediction[query];
     card.replaceChildren(...clips.pictures(gallery.pictures?.[query], gallery.ids[query], "both"),
-      el("p", {}, el("b", {}, gallery.classes[gallery.labels[query]] || "?"), el("br"), el("span", { class: "quiet" }, format.short(gallery.ids[query], 40)), el("br"),
-        metrics.hit(stage, query) ? "✓ nearest is right" : `✗ nearest is ${gallery.classes[answer] || "?"}`));
+      el("p", {}, gallery.labeled ? [el("b", {}, gallery.classes[gallery.labels[query]] || "?"), el("br")] : "", el("span", { class: "quiet" }, format.short(gallery.ids[query], 40)), el("br"),
+        !gallery.labeled ? "" : metrics.hit(stage, query) ? "✓ nearest is right" : `✗ nearest is ${gallery.classes[answer] || "?"}`));
     card.hidden = false;
     const [x, y] = [event.event.clientX, event.event.clientY];
     card.style.left = `${Math.max(4, Math.min(window.innerWidth - card.offsetWidth - 8, x + 16))}px`;
@@ -38,7 +38,7 @@ Report.section("map", (body) => {
       const groups = new Map();
       for (let query = 0; query < gallery.num_queries; query++) {
         if (xs[query] === null) continue;
-        const key = own.color === "class" ? gallery.labels[query] : metrics.hit(stage, query) ? "right" : "wrong";
+        const key = !gallery.labeled ? 0 : own.color === "class" ? gallery.labels[query] : metrics.hit(stage, query) ? "right" : "wrong";
         if (!groups.has(key)) groups.set(key, []);
         groups.get(key).push(query);
       }
@@ -48,7 +48,7 @@ Report.section("map", (body) => {
         const kept = own.className !== "" && own.color !== "class" ? queries.filter((query) => gallery.labels[query] === Number(own.className)) : queries;
         const look = own.color === "class" ? { color: faded ? charts.color("faint") : COLORS[key % COLORS.length], symbol: SYMBOLS[Math.floor(key / COLORS.length) % SYMBOLS.length] }
           : { color: key === "right" ? charts.color("right") : charts.color("wrong"), symbol: key === "right" ? "circle" : "x" };
-        return { type, mode: "markers", name: format.literal(own.color === "class" ? gallery.classes[key] || key : key), x: kept.map((query) => xs[query]), y: kept.map((query) => ys[query]),
+        return { type, mode: "markers", name: !gallery.labeled ? "videos" : format.literal(own.color === "class" ? gallery.classes[key] || key : key), x: kept.map((query) => xs[query]), y: kept.map((query) => ys[query]),
           customdata: kept, hoverinfo: "none", marker: { size: gallery.num_queries > MANY ? 4 : 7, opacity: faded ? 0.35 : 0.85, ...look } };
       });
     }
@@ -59,9 +59,9 @@ Report.section("map", (body) => {
       const shares = maps[number].explained_variance.map((fraction) => `${Math.round(100 * fraction)}%`).join(" and ");
       const hidden = { showgrid: false, showline: false, showticklabels: false, zeroline: false, ticks: "" };
       Report.whenNear(container, () => charts.draw(container, () => ({ traces: traces(number), hover: (event) => show(gallery, stage, event), leave: () => { card.hidden = true; },
-        layout: { hovermode: "closest", uirevision: `${stage.name} ${own.method}`, dragmode: "pan", showlegend: gallery.classes.length <= 20 || own.color !== "class", legend: { orientation: "h", y: -0.02, font: { size: 11 } },
+        layout: { hovermode: "closest", uirevision: `${stage.name} ${own.method}`, dragmode: "pan", showlegend: gallery.labeled && (gallery.classes.length <= 20 || own.color !== "class"), legend: { orientation: "h", y: -0.02, font: { size: 11 } },
           xaxis: hidden, yaxis: { ...hidden, scaleanchor: "x" } } })));
-      return el("article", { class: "card" }, el("header", {}, el("h3", {}, stage.name), el("span", { class: "quiet" }, `R@1 ${format.number(stage.r1)}`)),
+      return el("article", { class: "card" }, el("header", {}, el("h3", {}, stage.name), stage.r1 === null ? "" : el("span", { class: "quiet" }, `R@1 ${format.number(stage.r1)}`)),
         el("p", { class: "quiet" }, own.method === "pca" ? `Two principal components: ${shares} of the variance.` : "UMAP with cosine distance: small distances are meaningful, large ones are not."), container);
     }
 
@@ -70,9 +70,9 @@ Report.section("map", (body) => {
       el("div", { class: "controls" },
         filters.modalityChoice(gallery, () => Report.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, gallery, () => Report.redraw("neighbors", "map", "errors")),
         Report.choice("Method", methods, own.method, change("method")),
-        Report.choice("Color", [["class", "by class"], ["right", "right or wrong"]], own.color, change("color")),
-        Report.choice("Class", [["", "all"], ...gallery.classes.map((name, label) => [label, name || String(label)])], own.className, change("className"))),
+        gallery.labeled ? [Report.choice("Color", [["class", "by class"], ["right", "right or wrong"]], own.color, change("color")),
+          Report.choice("Class", [["", "all"], ...gallery.classes.map((name, label) => [label, name || String(label)])], own.className, change("className"))] : ""),
       methods.length < 2 ? el("p", { class: "quiet" }, filters.seedNote(plan), "For UMAP, install it: ", el("code", {}, "pip install umap-learn")) : el("p", { class: "quiet" }, filters.seedNote(plan)),
-      el("div", { class: "grid" }, panel(pair[0], "before"), panel(pair[1], "after")));
+      el("div", { class: "grid" }, panel(pair[0], "before"), pair[0] === pair[1] ? "" : panel(pair[1], "after")));
   });
 });

@@ -12,6 +12,7 @@ Report.section("neighbors", (body) => {
     const mine = filters.stagesOf(gallery);
     const [before, after] = filters.pair(plan, gallery);
     const become = (query) => metrics.outcome(gallery.stages[before], gallery.stages[after], query);
+    const className = (video) => (gallery.labeled ? gallery.classes[gallery.labels[video]] || "?" : "");
     const again = () => Report.redraw("neighbors");
     const change = (name) => (value) => { own[name] = value; own.page = 0; own.only = null; again(); };
 
@@ -29,25 +30,25 @@ Report.section("neighbors", (body) => {
 
     function row(number, stage, query, position) {
       const rank = stage.first_correct[query];
-      const verdict = rank === null ? "not measured" : rank === 0 ? "none of 50 is right" : rank === 1 ? "first is right" : `first right at ${rank}`;
+      const verdict = !gallery.labeled ? "" : rank === null ? "not measured" : rank === 0 ? "none of 50 is right" : rank === 1 ? "first is right" : `first right at ${rank}`;
       const cells = [];
       for (let k = 0; k < width; k++) {
         const video = neighbors[number].indices[position * width + k];
         if (video < 0) continue;
-        cells.push(clips.clip({ files: gallery.pictures?.[video], id: gallery.ids[video], className: gallery.classes[gallery.labels[video]] || "?",
-          right: gallery.labels[video] === gallery.labels[query], note: format.number(neighbors[number].similarity[position * width + k] / 1000, 2), kinds: own.kinds }));
+        cells.push(clips.clip({ files: gallery.pictures?.[video], id: gallery.ids[video], className: className(video),
+          right: gallery.labeled ? gallery.labels[video] === gallery.labels[query] : null, note: format.number(neighbors[number].similarity[position * width + k] / 1000, 2), kinds: own.kinds }));
       }
       return el("div", { class: "neighbor-row", "data-stage": stage.name },
-        el("div", { class: "neighbor-caption" }, el("b", {}, stage.name), el("span", { class: "quiet" }, plan.kind === "plan" ? `${stage.kind} · ${verdict}` : verdict)),
+        el("div", { class: "neighbor-caption" }, el("b", {}, stage.name), el("span", { class: "quiet" }, [plan.kind === "plan" ? stage.kind : "", verdict].filter(Boolean).join(" · "))),
         el("div", { class: "strip", tabindex: "0", role: "group", "aria-label": `Neighbors by ${stage.name}` }, cells));
     }
 
     function card([query, position]) {
       const shown = mine.filter(([number, stage]) => own.all || ["pretrain", "round"].includes(stage.kind) || number === before || number === after);
-      return el("article", { class: "card query", "data-outcome": become(query), "data-class": gallery.labels[query], "data-id": gallery.ids[query] },
+      return el("article", { class: "card query", "data-outcome": gallery.labeled ? become(query) : "", "data-class": gallery.labels[query], "data-id": gallery.ids[query] },
         el("div", { class: "query-panel" },
-          clips.clip({ files: gallery.pictures?.[query], id: gallery.ids[query], className: gallery.classes[gallery.labels[query]] || "?", kinds: own.kinds }),
-          el("p", { class: "id" }, gallery.ids[query]), el("p", {}, el("span", { class: `badge ${become(query)}` }, become(query)))),
+          clips.clip({ files: gallery.pictures?.[query], id: gallery.ids[query], className: className(query), kinds: own.kinds }),
+          el("p", { class: "id" }, gallery.ids[query]), gallery.labeled ? el("p", {}, el("span", { class: `badge ${become(query)}` }, become(query))) : ""),
         el("div", { class: "rows" }, shown.map(([number, stage]) => row(number, stage, query, position))));
     }
 
@@ -64,12 +65,12 @@ Report.section("neighbors", (body) => {
     const hasFlow = Boolean(gallery.pictures?.some((files) => files[1]));
     const noun = Report.data.report.data.some((dataset) => dataset.is_image) ? "images" : "videos";
     body.replaceChildren(
-      el("p", { class: "quiet" }, `${filters.seedNote(plan)}${gallery.shown.length} of ${format.count(gallery.num_queries)} ${evaluation.query} ${noun}, each with its ${width} nearest in ${evaluation.gallery}, with the cosine. Green and ✓: the true class is the query's; red and ✗: it is not.`),
+      el("p", { class: "quiet" }, `${filters.seedNote(plan)}${gallery.shown.length} of ${format.count(gallery.num_queries)} ${evaluation.query} ${noun}, each with its ${width} nearest in ${evaluation.gallery}, with the cosine.${gallery.labeled ? " Green and ✓: the true class is the query's; red and ✗: it is not." : " These videos have no labels: judge for yourself."}`),
       el("div", { class: "controls", "data-filters": "neighbors" },
         filters.modalityChoice(gallery, () => Report.redraw("neighbors", "map", "errors")),
         filters.pairChoice(plan, gallery, () => Report.redraw("neighbors", "map", "errors")),
-        Report.choice("Class", [["", "all"], ...present.map((label) => [label, gallery.classes[label] || String(label)])], own.className, change("className")),
-        Report.choice("Outcome", OUTCOMES, own.outcome, change("outcome")),
+        gallery.labeled ? Report.choice("Class", [["", "all"], ...present.map((label) => [label, gallery.classes[label] || String(label)])], own.className, change("className")) : "",
+        gallery.labeled ? Report.choice("Outcome", OUTCOMES, own.outcome, change("outcome")) : "",
         hasFlow ? Report.choice("Pictures", [["both", "RGB and flow"], ["rgb", "RGB"], ["flow", "flow"]], own.kinds, change("kinds")) : "",
         el("label", { class: "choice" }, el("span", {}, "Name"), search),
         mine.some(([, stage]) => ["control", "baseline"].includes(stage.kind)) ? Report.tick("controls and baselines", own.all, change("all")) : "",

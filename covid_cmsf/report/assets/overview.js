@@ -3,14 +3,16 @@
 Report.section("overview", (body) => {
   const { el, format, charts, state } = Report;
   const plan = Report.data.report.plans[state.plan];
-  state.result ||= "r1";
+  const RESULTS = [["r1", "R@1"], ["linear", "Linear"], ["window_r1", "Other window found"], ["agreement", "Agreement with the guide"]];
 
+  // What at least one stage has.
   function choices() {
     const ranks = new Set(plan.rows.flatMap((row) => Object.keys(row.recall || {})));
-    const found = [["r1", "R@1"], ["linear", "Linear"]];
+    const found = RESULTS.filter(([name]) => plan.rows.some((row) => (row[name] ?? null) !== null));
     for (const rank of ranks) if (rank !== "1") found.push([`recall-${rank}`, `R@${rank}`]);
     return found;
   }
+  if (!choices().some(([name]) => name === state.result)) state.result = choices()[0]?.[0] ?? "r1";
 
   const valueOf = (row) => (state.result.startsWith("recall-") ? row.recall?.[state.result.slice(7)] : row[state.result]) ?? null;
 
@@ -32,15 +34,15 @@ Report.section("overview", (body) => {
     const paper = rows.filter((row) => row[`published_${state.result}`] !== null && row[`published_${state.result}`] !== undefined);
     const dots = { type: "scatter", mode: "markers", name: "published", x: paper.map((row) => row[`published_${state.result}`]), y: paper.map(name),
       marker: { symbol: "diamond-open", size: 10, color: charts.color("text"), line: { width: 2 } }, hovertemplate: "%{y}<br>published %{x:.1f}<extra></extra>" };
-    const chance = plan.rows.find((row) => row.stage === "chance")?.r1;
     const line = chance && ["r1", "linear"].includes(state.result) ? [{ type: "line", x0: chance, x1: chance, y0: 0, y1: 1, yref: "paper", line: { dash: "dot", width: 1, color: charts.color("quiet") } }] : [];
     return { traces: paper.length ? [bars, dots] : [bars], layout: { shapes: line, bargap: 0.35, showlegend: paper.length > 0, legend: { orientation: "h", y: 1, yanchor: "bottom" },
       xaxis: { title: `${choices().find(([value]) => value === state.result)[1]}, percent`, rangemode: "tozero" }, yaxis: { ticks: "", fixedrange: true } } };
   }
 
+  const chance = plan.rows.find((row) => (row.chance ?? null) !== null)?.chance ?? plan.rows.find((row) => row.stage === "chance")?.r1 ?? null;
   const progress = plan.rows.filter((row) => row.state !== "done").length;
   const about = plan.seeds.length > 1 ? `Mean and standard deviation over the seeds ${plan.seeds.join(", ")}.` : "Bars have 95% intervals (resampling the videos' sources).";
-  const facts = [progress ? `${plan.rows.length - progress} of ${plan.rows.length} stages are done. ` : "", about, plan.protocol ? ` Protocol ${plan.protocol}.` : "",
+  const facts = [progress ? `${plan.rows.length - progress} of ${plan.rows.length} stages are done. ` : "", about, plan.protocol ? ` Protocol ${plan.protocol}.` : "", chance === null ? "" : ` R@1 of a random ranking: ${format.number(chance)}.`,
     plan.rows.some((row) => row.published_r1 !== null && row.published_r1 !== undefined) ? " Diamonds and the columns “paper” are published figures." : ""].join("");
   const container = charts.container(`results-${state.plan}`, 90 + 24 * plan.rows.filter((row) => valueOf(row) !== null).length, "Results of all stages");
   const measured = plan.rows.some((row) => valueOf(row) !== null);
@@ -48,6 +50,7 @@ Report.section("overview", (body) => {
     plan.kind === "plan" ? Report.planGraph.draw(plan) : "",
     el("p", { class: "quiet" }, facts),
     Report.resultsTable.draw(plan),
+    Report.resultsTable.legend(plan),
     measured ? el("div", { class: "controls" }, Report.choice("Chart of", choices(), state.result, (value) => { state.result = value; Report.redraw("overview"); }),
       plan.kind === "plan" ? el("span", { class: "quiet" }, "Blue: RGB, ochre: flow; rounds have full opacity.") : "") : Report.missing("There are no results yet. ", plan.missing),
     measured ? container : "");

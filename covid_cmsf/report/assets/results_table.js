@@ -35,6 +35,8 @@ Report.resultsTable = (() => {
     ["paper", (row) => format.number(row.published_r1), (rows) => rows.some((row) => row.published_r1 !== null && row.published_r1 !== undefined)],
     ["Linear", (row) => cell(row, "linear")],
     ["paper", (row) => format.number(row.published_linear), (rows) => rows.some((row) => row.published_linear !== null && row.published_linear !== undefined)],
+    ["Other window", (row) => format.percent(row.window_r1, row.window_r1_sd), (rows) => rows.some((row) => (row.window_r1 ?? null) !== null)],
+    ["Agreement", (row) => format.percent(row.agreement, row.agreement_sd), (rows) => rows.some((row) => (row.agreement ?? null) !== null)],
     ["Transfer", (row) => format.percent(row.transfer, row.transfer_sd), (rows) => rows.some((row) => row.transfer !== null && row.transfer !== undefined)],
     ["paper", (row) => format.number(row.published_transfer), (rows) => rows.some((row) => row.published_transfer !== null && row.published_transfer !== undefined)],
     ["Rank", (row) => format.number(row.effective_rank)],
@@ -50,5 +52,26 @@ Report.resultsTable = (() => {
       el("thead", {}, el("tr", {}, visible.map(([head]) => el("th", { scope: "col", class: kind(head) }, head)))), el("tbody", {}, body)));
   }
 
-  return { draw };
+  // What the words of the table mean; only those that occur in it.
+  const MEANINGS = [
+    ["CMSF n/k", "constrained mean shift: each video is pulled toward the mean of its k nearest among the n candidates of the guide.", (rows) => rows.some((row) => /^CMSF \d+\/\d+/.test(row.model))],
+    ["Init", "the stage that the network started from.", () => true],
+    ["Constraint", "the stage whose network is the guide, or “labels”.", (rows) => rows.some((row) => row.constraint)],
+    ["R@1", "percentage of test videos whose nearest training video has their class.", (rows) => rows.some((row) => (row.r1 ?? null) !== null)],
+    ["Linear", "accuracy of a linear classifier on the frozen features.", (rows) => rows.some((row) => (row.linear ?? null) !== null)],
+    ["Other window", "percentage of videos whose first window finds their own last window among those of all videos.", (rows) => rows.some((row) => (row.window_r1 ?? null) !== null)],
+    ["Agreement", "share of a video's ten nearest that the guide finds, too.", (rows) => rows.some((row) => (row.agreement ?? null) !== null)],
+    ["Rank", "effective rank: how many directions the features use. A fall means collapse.", (rows) => rows.some((row) => (row.effective_rank ?? null) !== null)],
+    ["continued", "control: more InfoNCE, as long as a round.", (rows) => rows.some((row) => row.stage?.startsWith("continued-"))],
+    ["msf", "control: mean shift without a constraint, as long as a round.", (rows) => rows.some((row) => row.stage?.startsWith("msf-"))],
+    ["oracle", "control: true labels as the constraint, an upper bound for any guide.", (rows) => rows.some((row) => row.stage?.startsWith("oracle-"))],
+  ];
+
+  function legend(plan) {
+    const found = MEANINGS.filter(([, , occurs]) => occurs(plan.rows));
+    return el("details", { class: "legend quiet" }, el("summary", {}, "What the columns and names mean"),
+      el("dl", {}, found.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])));
+  }
+
+  return { draw, legend };
 })();
