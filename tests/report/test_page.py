@@ -277,8 +277,8 @@ def test_videos_without_labels_have_neighbors_and_a_map_and_nothing_is_right_or_
 def test_the_words_of_the_table_are_explained_and_chance_is_told(written: Path, open_page: Any) -> None:
     page = open_page(written).page
     assert "R@1 of a random ranking" in page.locator("#overview").inner_text()
-    page.locator("#overview details.legend summary").click()
-    legend = page.locator("#overview details.legend").inner_text()
+    page.locator("#overview details.meanings summary").click()
+    legend = page.locator("#overview details.meanings").inner_text()
     assert all(word in legend for word in ("CMSF n/k", "Init", "Rank", "msf")) and "oracle" not in legend
 
 

@@ -65,7 +65,7 @@ Report.section("neighbors", (body) => {
     const hasFlow = Boolean(gallery.pictures?.some((files) => files[1]));
     const noun = Report.data.report.data.some((dataset) => dataset.is_image) ? "images" : "videos";
     body.replaceChildren(
-      el("p", { class: "quiet" }, `${filters.seedNote(plan)}${gallery.shown.length} of ${format.count(gallery.num_queries)} ${evaluation.query} ${noun}, each with its ${width} nearest in ${evaluation.gallery}, with the cosine.${gallery.labeled ? " Green and ✓: the true class is the query's; red and ✗: it is not." : " These videos have no labels: judge for yourself."}`),
+      el("p", { class: "quiet" }, `${filters.seedNote(plan)}${gallery.shown.length} of ${format.count(gallery.num_queries)} ${evaluation.query === "all" ? "" : `${evaluation.query} `}${noun}, each with its ${width} nearest ${evaluation.query === "all" ? "among" : "in"} ${evaluation.gallery}, with the cosine.${gallery.labeled ? " Green and ✓: the true class is the query's; red and ✗: it is not." : " These videos have no labels: judge for yourself."}`),
       el("div", { class: "controls", "data-filters": "neighbors" },
         filters.modalityChoice(gallery, () => Report.redraw("neighbors", "map", "errors")),
         filters.pairChoice(plan, gallery, () => Report.redraw("neighbors", "map", "errors")),

@@ -69,7 +69,7 @@ Report.resultsTable = (() => {
 
   function legend(plan) {
     const found = MEANINGS.filter(([, , occurs]) => occurs(plan.rows));
-    return el("details", { class: "legend quiet" }, el("summary", {}, "What the columns and names mean"),
+    return el("details", { class: "meanings quiet" }, el("summary", {}, "What the columns and names mean"),
       el("dl", {}, found.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])));
   }
 
