@@ -98,6 +98,11 @@ class EvaluationConfig(Config):
         default=False, description="accept clips of one source and class, or one file, in gallery and query"
     )
 
+    @field_validator("split", mode="before")
+    @classmethod
+    def _number_or_name(cls, value: object) -> object:
+        return str(value) if isinstance(value, int) else value  # evaluation.split=2 is a number
+
 
 class PlanConfig(Config):
     """What to train, in which order, from which init, with which guide."""

@@ -126,7 +126,8 @@ def _check_evaluation(stage: Stage, clips: PlanClips) -> list[Problem]:
     try:
         table, width = clips.table(address, split), num_features(stage)
     except USER_ERRORS as error:
-        return [Problem(f"evaluation: {error}")]
+        place = "evaluation: " if evaluation.clips is not None or evaluation.split is not None else ""
+        return [Problem(f"{place}{error}")]
     problems = check_extraction(
         clips.open(address),
         address=address,

@@ -62,11 +62,19 @@ def store(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("options", [[], ["--dry-run"]], ids=["run", "dry run"])
 def test_missing_clips_are_one_line(store: Path, tmp_path: Path, options: list[str]) -> None:
     """Newcomer 10: there were 30 lines of errors and an empty table."""
-    path = write_plan(tmp_path, store)
+    path = write_plan(tmp_path, store, baselines=["chance", "color", "flow", "random"])
     done = command("cotrain", path, "defaults.clips=nope", "--out", tmp_path / "out", *options)
     assert isinstance(done.exception, PreflightError) and done.output == ""
-    assert str(done.exception).startswith("4 stages: no clips at nope: name them with --clips CLIPS")
+    assert str(done.exception).startswith("8 stages: no clips at nope: name them with --clips CLIPS")
     assert "\n" not in str(done.exception) and not (tmp_path / "out").exists()
+
+
+def test_clips_of_the_evaluation_are_checked_too(store: Path, tmp_path: Path) -> None:
+    path = write_plan(tmp_path, store)
+    (line,) = problems(path, "evaluation.clips=nope")
+    assert line.startswith("4 stages: evaluation: no clips at nope")
+    (line,) = problems(path, "evaluation.split=7")
+    assert line.startswith("4 stages: evaluation: there is no split '7'")
 
 
 def test_a_store_without_flow_has_no_flow_stages(tmp_path: Path) -> None:
