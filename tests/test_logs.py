@@ -38,5 +38,6 @@ def test_escape_codes_in_names_do_not_reach_the_terminal(capfd: pytest.CaptureFi
 
 def test_durations_and_sizes_have_units_that_fit() -> None:
     assert [format_duration(seconds) for seconds in (30, 1800, 9000)] == ["30 s", "30 min", "2.5 h"]
+    assert [format_duration(seconds) for seconds in (0.01, 0.9, 1.6e6)] == ["under 1 s", "under 1 s", "19 days"]
     sizes = (20_000, 3_400_000, 5.5e9, 2e12)
     assert [format_bytes(size) for size in sizes] == ["20 kB", "3.4 MB", "5.5 GB", "2.0 TB"]

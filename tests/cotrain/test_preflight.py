@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from covid_cmsf.cli.app import app
 from covid_cmsf.cotrain import preflight as cotrain_preflight
+from covid_cmsf.cotrain.display import stage_costs, time_clip
 from covid_cmsf.cotrain.executor import prepare_folder, stage_states
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.run import load_plan, prepare_plan
@@ -210,6 +211,15 @@ def counted(function: Callable[..., Any], calls: Counter[str]) -> Callable[..., 
         return function(*args, **options)
 
     return wrapper
+
+
+def test_an_encoder_is_timed_once_for_all_stages_and_seeds(store: Path, tmp_path: Path) -> None:
+    """Newcomer 21: the paper's plan showed no cost table within a minute."""
+    stages = prepare(write_plan(tmp_path, store, rounds=2, baselines=["color"]))
+    time_clip.cache_clear()
+    costs = [stage_costs(stages) for _ in range(2)]
+    assert time_clip.cache_info().misses == 1 and costs[0] == costs[1]
+    assert costs[0]["color-histogram"] is None and all(value for name, value in costs[0].items() if "cmsf" in name)
 
 
 # GPUs (audit 1.7): nothing of it needs one.
