@@ -30,8 +30,8 @@ class CachedClips(Clips):
         on_video: Callable[[], None] = lambda: None,
     ) -> None:
         self._clips = clips
-        self.records, self.splits, self.flow_bound = clips.records, clips.splits, clips.flow_bound
-        self.modalities, self.num_flow_levels, self.info = clips.modalities, clips.num_flow_levels, clips.info
+        for name in Clips.__annotations__:  # everything that the interface promises
+            setattr(self, name, getattr(clips, name))
         # {(video_id, modality): (offset, shape in memory, whether that shape is channels-last, as decoded)}
         self._locations: dict[tuple[str, str], tuple[int, torch.Size, bool]] = {}
         self.num_bytes, max_bytes = 0, int(gigabytes * 1e9)

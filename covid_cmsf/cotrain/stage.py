@@ -35,7 +35,7 @@ from covid_cmsf.models.effective_rank import effective_rank
 from covid_cmsf.training.config import RuntimeConfig, TrainConfig
 from covid_cmsf.training.run import run_training, set_threads
 from covid_cmsf.training.run_dir import write_config
-from covid_cmsf.training.signals import SIGNALS
+from covid_cmsf.training.signals import SIGNALS, TORCHRUN_OPTIONS
 from covid_cmsf.views.modalities import get_modality
 
 logger = logging.getLogger(__name__)
@@ -260,7 +260,7 @@ def launch_torchrun(folder: Path, *, num_processes: int, gpus: str | None) -> st
 
     `gpus` is a list such as `0,1`, counted among the GPUs that this process sees.
     """
-    options = ["-m", "torch.distributed.run", f"--nproc-per-node={num_processes}", "--standalone"]
+    options = ["-m", "torch.distributed.run", f"--nproc-per-node={num_processes}", "--standalone", *TORCHRUN_OPTIONS]
     environment = dict(os.environ)
     if gpus is not None:
         environment["CUDA_VISIBLE_DEVICES"] = mask_gpus(gpus, environment.get("CUDA_VISIBLE_DEVICES"))

@@ -6,7 +6,17 @@ import torch
 from torch import Tensor, nn
 
 from covid_cmsf.models.networks import Network
+from covid_cmsf.training.config import BatchNormConfig
 from covid_cmsf.training.distributed import DistributedContext
+
+SHUFFLE_GROUPS = 2  # of a batch that one process shuffles: the two GPUs of Han et al.
+
+
+def resolve_groups(config: BatchNormConfig, *, world_size: int) -> int:
+    """Return the groups of a batch per process. In one process a shuffle needs two, or it would change nothing."""
+    if config.shuffle and config.groups == 1 and world_size == 1 and config.mode != "frozen":
+        return SHUFFLE_GROUPS
+    return config.groups
 
 
 def use_sync_batchnorm(network: Network) -> Network:
@@ -15,13 +25,23 @@ def use_sync_batchnorm(network: Network) -> Network:
     return converted
 
 
-def train_mode_(network: nn.Module, *, frozen: bool) -> None:
-    """Set train mode; with `frozen`, batch norm uses its running statistics and does not update them."""
+def train_mode_(network: Network, *, frozen: bool) -> None:
+    """Set train mode; with `frozen`, batch norm uses its running statistics and does not update them.
+
+    That is the encoder's batch norm, and that of heads which have seen data. New layers of a head have the statistics
+    of no data at all, mean 0 and variance 1, and would never get others.
+    """
     network.train()
-    if frozen:
-        for module in network.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
+    if not frozen:
+        return
+    encoder = set(network.encoder.modules())
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module in encoder or _has_seen_data(module)):
+            module.eval()
+
+
+def _has_seen_data(module: nn.modules.batchnorm._BatchNorm) -> bool:
+    return module.num_batches_tracked is not None and int(module.num_batches_tracked) > 0
 
 
 def forward_in_groups(network: nn.Module, view: Tensor, groups: int) -> Tensor:

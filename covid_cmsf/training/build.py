@@ -17,12 +17,12 @@ from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.heads import head_layout
 from covid_cmsf.models.networks import Guide, Network, make_predictor, make_target, network_metadata
 from covid_cmsf.models.precision import compile_
-from covid_cmsf.training.batchnorm import train_mode_, use_sync_batchnorm
+from covid_cmsf.training.batchnorm import resolve_groups, train_mode_, use_sync_batchnorm
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.data import TrainData, open_data
 from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.training.guides import load_guides
-from covid_cmsf.views.modalities import get_modality
+from covid_cmsf.views.modalities import Modality, get_modality
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def build_components(config: TrainConfig, dist: DistributedContext) -> TrainComp
     data = open_data(config, online=[seen.name], target=target_sees, cached=[*cached])
     head = config.method.head or HeadLayout(sizes=(encoder_num_features(config.encoder), max(data.num_classes, 1)))
     encoder, projector, init_description = init_network(
-        config.encoder, in_channels=seen.num_channels, head=head, init=config.init, branch=config.init_branch
+        config.encoder, modality=seen, head=head, init=config.init, branch=config.init_branch
     )
     method = config.method.build(num_classes=data.num_classes, embedding_dim=projector.layout.sizes[-1])
     check_labels(method, data, config)
@@ -99,24 +99,40 @@ def build_components(config: TrainConfig, dist: DistributedContext) -> TrainComp
 
 
 def init_network(
-    name: str, *, in_channels: int, head: HeadLayout | HeadConfig, init: str | None, branch: str | None
+    name: str, *, modality: Modality, head: HeadLayout | HeadConfig, init: str | None, branch: str | None
 ) -> tuple[Encoder, MLP, str]:
     """Return an encoder and a projector, new or from the file `init`, and a description of their origin.
 
-    The file must hold this encoder with this number of channels.
+    The file must hold this encoder, trained on flow if `modality` is flow, and on RGB otherwise.
     """
     if init is None:
-        encoder = create_model(name, in_channels=in_channels)
+        encoder = create_model(name, in_channels=modality.num_channels)
         return encoder, MLP(_head_layout(head, encoder.num_features)), "random weights"
     if not Path(init).exists():
         raise FileNotFoundError(f"init: no file {init}; train that run first, or leave init out for random weights")
     reuse = isinstance(head, HeadConfig) and head.reuse
-    loaded = load_weights(init, branch=branch, encoder=name, in_channels=in_channels, keep_head=reuse)
+    loaded = load_weights(init, branch=branch, encoder=name, keep_head=reuse)
+    _check_init(loaded.metadata, modality, init)
     origin = f"{loaded.metadata.trained} ({init})"
     if reuse:
         assert isinstance(head, HeadConfig) and loaded.projector is not None
         return loaded.encoder, _reuse_projector(loaded.projector, head, init), origin + ", with its projector"
     return loaded.encoder, MLP(_head_layout(head, loaded.encoder.num_features)), origin
+
+
+def _check_init(metadata: EncoderMetadata, modality: Modality, init: str) -> None:
+    """Raise ValueError unless the weights were trained on this kind of input."""
+    trained_on = metadata.modality
+    if trained_on != "unknown" and (trained_on == "flow") != (modality.name == "flow"):
+        raise ValueError(
+            f"init: {init} is a network for {trained_on} ({metadata.in_channels} input channels), and this run trains "
+            f"on {modality.name}; give a network for {modality.name}, or set modality={trained_on}"
+        )
+    if metadata.in_channels != modality.num_channels:
+        raise ValueError(
+            f"init: {init} has {metadata.in_channels} input channels, and {modality.name} has {modality.num_channels}; "
+            "`covid-cmsf weights import FILE --adapt mean` adapts a network"
+        )
 
 
 def _head_layout(head: HeadLayout | HeadConfig, num_features: int) -> HeadLayout:
@@ -202,8 +218,9 @@ def _prepare_networks(
         raise ValueError("batch_norm.mode=sync needs several processes, each with a GPU; try local or frozen")
     if config.batch_norm.groups > 1 and dist.world_size > 1:
         raise ValueError("batch_norm.groups imitates several processes in one; there are several")
-    if config.batch_norm.shuffle and config.batch_norm.groups * dist.world_size == 1:
-        logger.warning("batch_norm.shuffle has no effect in one process; batch_norm.groups=2 imitates two")
+    groups = resolve_groups(config.batch_norm, world_size=dist.world_size)
+    if groups != config.batch_norm.groups:
+        logger.info("batch_norm.shuffle in one process: %d groups of the batch imitate %d processes", groups, groups)
     both = [network] if target is None else [network, target]
     if mode == "sync" or (mode == "auto" and several_gpus):
         both = [use_sync_batchnorm(one) for one in both]

@@ -82,14 +82,16 @@ class BatchNormConfig(Config):
 
     mode: Literal["auto", "sync", "local", "frozen"] = Field(
         default="auto",
-        description="sync: all processes; local: each process; auto: sync with several GPUs, else local; frozen: "
-        "running statistics",
+        description="sync: all processes; local: each process; auto: sync with several GPUs, else local; frozen: the "
+        "encoder's running statistics (new heads use those of the batch)",
     )
     groups: int = Field(
         default=1, ge=1, description="split the batch into groups with statistics of their own, as on several GPUs"
     )
     shuffle: bool = Field(
-        default=False, description="shuffle the targets over groups or processes (MoCo's shuffled batch norm)"
+        default=False,
+        description="shuffle the targets over processes (MoCo's shuffled batch norm); in one process: over groups, two "
+        "unless groups says otherwise",
     )
 
 
@@ -138,14 +140,20 @@ class LoggingConfig(Config):
 
 
 class RuntimeConfig(Config):
-    """What may change when a run is resumed. Only `threads` and `device` can change the last bits of a result."""
+    """What may change when a run is resumed. Only `threads` and `device` can change the last bits of a result.
+
+    A resumed run keeps its number of threads unless `threads` says otherwise, also on another machine.
+    """
 
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, ...")
     workers: int = Field(default=2, ge=0, description="processes that decode and augment; 0: none")
     threads: int = Field(
-        default=0, ge=0, description="threads of the training process; 0: the cores that the workers leave"
+        default=0, ge=0, description="threads of the training process; 0: half of its cores, and as before on resuming"
     )
-    cache_gb: float = Field(default=0.0, ge=0, description="gigabytes of decoded clips to keep in memory")
+    cache_gb: float = Field(default=0.0, ge=0, description="gigabytes of decoded clips to keep in memory, per machine")
+    timeout_minutes: float = Field(
+        default=60.0, gt=0, description="minutes after which a process stops waiting for the others"
+    )
     save_minutes: float = Field(default=15.0, gt=0, description="minutes between checkpoints within an epoch")
     keep_every_epochs: int = Field(
         default=0, ge=0, description="keep a checkpoint every so many epochs; 0: only the last"
@@ -211,6 +219,8 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> "TrainConfig":
+        if self.batch_norm.shuffle and self.batch_size % 2:
+            raise ValueError(f"batch_size {self.batch_size} is odd: batch_norm.shuffle needs two equal groups at least")
         if self.batch_size % self.batch_norm.groups:
             raise ValueError(f"batch_size {self.batch_size} cannot be cut into {self.batch_norm.groups} equal groups")
         if isinstance(self.method, TargetMethodConfig) and self.method.bank_size < self.batch_size:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +59,10 @@ def open_data(
     chosen = config.views.model_copy(update={"modalities": needed})
     stored = sorted({get_modality(name).stored_modality for name in needed})
     if config.runtime.cache_gb:
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of this machine: they share the memory
+        gigabytes = config.runtime.cache_gb / processes
         with progress_bar("decoding clips into memory", len(records)) as advance:
-            clips = CachedClips(clips, records, stored, gigabytes=config.runtime.cache_gb, on_video=advance)
+            clips = CachedClips(clips, records, stored, gigabytes=gigabytes, on_video=advance)
     defer = config.runtime.device != "cpu" and torch.cuda.is_available()
     views = ViewDataset(clips, records, chosen, seed=config.seed, defer=defer, online=online, target=target)
     labels = visible_labels(views.records, config.labels)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -60,6 +61,14 @@ class DistributedContext:
         dist.all_gather_object(values, value)
         return values
 
+    def broadcast_object(self, value: Any) -> Any:
+        """Return the first process's value, in every process. It must be picklable."""
+        if self.world_size == 1:
+            return value
+        values = [value if self.is_main else None]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
+
     def barrier(self) -> None:
         """Wait for all processes."""
         if self.world_size > 1:
@@ -67,16 +76,21 @@ class DistributedContext:
 
 
 @contextmanager
-def distributed_context(device: str) -> Iterator[DistributedContext]:
+def distributed_context(device: str, *, timeout_minutes: float = 60.0) -> Iterator[DistributedContext]:
     """Join the process group that torchrun describes in the environment; without torchrun, this process alone."""
     world_size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     chosen = choose_device(device, local_rank=int(os.environ.get("LOCAL_RANK", "0")))
+    if chosen.type == "cuda":  # also for one process on cuda:1: some kernels and libraries use the current device
+        torch.cuda.set_device(chosen)
     if world_size == 1:
         yield DistributedContext(0, 1, chosen)
         return
     if not dist.is_initialized():  # torchrun's store serves one group: a second run reuses it
-        if chosen.type == "cuda":
-            torch.cuda.set_device(chosen)
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        is_cuda = chosen.type == "cuda"
+        dist.init_process_group(
+            "nccl" if is_cuda else "gloo",
+            timeout=timedelta(minutes=timeout_minutes),
+            device_id=chosen if is_cuda else None,
+        )
         atexit.register(dist.destroy_process_group)
     yield DistributedContext(rank, world_size, chosen)

@@ -38,7 +38,7 @@ def dry_run(config: TrainConfig) -> DryRunReport:
         raise_problems(check_training(config))
         components = build_components(trial, dist)
         loader = make_loader(components.data, trial, dist)
-        step_config = replace(make_step_config(trial), bank_warmup=0)
+        step_config = replace(make_step_config(trial, world_size=dist.world_size), bank_warmup=0)
         per_epoch = usable_batches(loader, step_config)
         batches = loader.epoch(0)
         marks, losses = [time.monotonic()], []

@@ -3,6 +3,7 @@
 `covid-cmsf replay FILE` computes that step again and reports where the first non-finite value appears.
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,19 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from covid_cmsf.config import validate
+from covid_cmsf.devices import choose_device
 from covid_cmsf.methods.base import EmbeddedBatch
 from covid_cmsf.methods.memory_bank import BankIndices
 from covid_cmsf.models.checkpoints.formats.native import CHECKPOINT_FORMAT
 from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
 from covid_cmsf.models.checkpoints.torch_file import write_torch_file
 from covid_cmsf.models.precision import autocast
-from covid_cmsf.training.batchnorm import forward_in_groups
+from covid_cmsf.training.batchnorm import forward_in_groups, resolve_groups
 from covid_cmsf.training.build import TrainComponents, build_components
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.training.step import StepResult
 from covid_cmsf.training.train_state import restore_
 from covid_cmsf.views.batch import Batch
+
+logger = logging.getLogger(__name__)
 
 
 class NonFiniteLoss(RuntimeError):
@@ -98,11 +102,16 @@ def replay(path: Path, *, device: str = "cpu") -> Replay:
             f"{CHECKPOINT_FORMAT} is replayed"
         )
     config = validate(TrainConfig, values["config"], origin=str(path))
-    alone = DistributedContext(0, 1, torch.device(device))
+    if config.batch_norm.mode == "sync":  # over all processes of the run; this is one of them
+        batch_norm = config.batch_norm.model_copy(update={"mode": "local"})
+        config = config.model_copy(update={"batch_norm": batch_norm})
+        logger.info("batch_norm.mode is sync: replayed with the batch statistics of this process's samples alone")
+    alone = DistributedContext(0, 1, choose_device(device))
     components = build_components(config, alone)
     train_state = restore_(components, values, alone)
     failed = values["failed"]
-    view = failed["view"].to(device)
+    view = failed["view"].to(alone.device)
+    groups = resolve_groups(config.batch_norm, world_size=len(values["random"]))
     found: list[str] = [] if bool(view.isfinite().all()) else ["the input view"]
     hooks = [
         module.register_forward_hook(_non_finite_hook(f"online.{name}", found))
@@ -110,10 +119,10 @@ def replay(path: Path, *, device: str = "cpu") -> Replay:
         if name and not list(module.children())
     ]
     with torch.no_grad(), autocast(config.precision, alone.device):
-        online = forward_in_groups(components.network, view, config.batch_norm.groups)
+        online = forward_in_groups(components.network, view, groups)
     for hook in hooks:
         hook.remove()
-    embedded = _embedded_batch(failed, online)
+    embedded = _embedded_batch(to_device(failed, alone.device), online)
     losses = components.method.losses(embedded, components.banks, components.generator)
     bad_entries = 0 if components.banks is None else int((~components.banks.main.targets.isfinite()).any(1).sum())
     return Replay(
@@ -129,6 +138,15 @@ def _embedded_batch(failed: dict[str, Any], online: Tensor) -> EmbeddedBatch:
     bank_indices = None if failed["bank_indices"] is None else BankIndices(*failed["bank_indices"])
     names = ("sources", "labels", "true_labels", "videos", "target", "guides")
     return EmbeddedBatch(online=online, bank_indices=bank_indices, **{name: failed[name] for name in names})
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Return nested dicts, lists and tuples with all their tensors on `device`."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: to_device(inner, device) for key, inner in value.items()}
+    return [to_device(inner, device) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _non_finite_hook(name: str, found: list[str]) -> Any:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from covid_cmsf.methods.base import TargetMethodConfig
+from covid_cmsf.methods.contrastive import ContrastiveConfig
+from covid_cmsf.training.batchnorm import resolve_groups
 from covid_cmsf.training.build import TrainComponents
 from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.config import TrainConfig
@@ -44,7 +46,7 @@ class Run:
     display: ProgressDisplay
 
     def __post_init__(self) -> None:
-        self.step_config = make_step_config(self.config)
+        self.step_config = make_step_config(self.config, world_size=self.dist.world_size)
         self.timer = ThroughputTimer()
         self.latest_metrics: dict[str, Any] = {}
         self.saved_at = self.counted_at = time.monotonic()
@@ -57,38 +59,47 @@ class Run:
 
 
 class ThroughputTimer:
-    """Time spent waiting for data and computing since the last line of metrics."""
+    """Samples per second of wall-clock time, and the fraction of it spent waiting for data, per line of metrics.
 
-    def __init__(self) -> None:
-        self.data = self.work = 0.0
-        self.samples = 0
+    Wall-clock time, because a GPU works on while Python goes on: no block of the loop contains the time of a backward
+    pass, only the time from one line to the next does.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = clock()
+        self._data, self._samples = 0.0, 0
+
+    def count(self, samples: int) -> None:
+        """Count samples that were trained on."""
+        self._samples += samples
 
     @contextmanager
-    def computing(self, samples: int) -> Iterator[None]:
-        """Count the block as computing on `samples` samples."""
-        start = time.monotonic()
+    def paused(self) -> Iterator[None]:
+        """Do not count the time of the block (saving a checkpoint)."""
+        start = self._clock()
         yield
-        self.work += time.monotonic() - start
-        self.samples += samples
+        self._start += self._clock() - start
 
     def timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches, counting the time that each is waited for."""
         while True:
-            start = time.monotonic()
+            start = self._clock()
             try:
                 # A DataLoader draws a seed for its workers when an epoch starts, and again when one is resumed.
                 with torch.random.fork_rng(devices=[]):
                     batch = next(batches)
             except StopIteration:
                 return
-            self.data += time.monotonic() - start
+            self._data += self._clock() - start
             yield batch
 
     def read(self) -> dict[str, float]:
         """Return samples per second and the fraction of the time spent waiting for data, then reset."""
-        total = max(self.data + self.work, 1e-9)
-        metrics = {"samples_per_s": self.samples / total, "data_fraction": self.data / total}
-        self.data, self.work, self.samples = 0.0, 0.0, 0
+        now = self._clock()
+        total = max(now - self._start, 1e-9)
+        metrics = {"samples_per_s": self._samples / total, "data_fraction": self._data / total}
+        self._start, self._data, self._samples = now, 0.0, 0
         return metrics
 
 
@@ -115,13 +126,14 @@ def train_batch(run: Run, batch: Batch) -> bool:
     """Train on one batch; return True if the run must stop here. See `step.py` for what happens to a batch."""
     train_state, step_config, dist = run.train_state, run.step_config, run.dist
     last = (train_state.batch + 1) % step_config.accumulate == 0
-    with run.timer.computing(len(batch.labels) * dist.world_size), skip_gradient_sync(run.components.online, not last):
+    with skip_gradient_sync(run.components.online, not last):
         result = forward_backward(run.components, batch, step_config, dist)
         if not result.finite:
             save_failed_step(run.checkpoints.folder.parent, run.components, batch, result, capture_run(run), dist)
         if last and result.loss is not None:
             lr, momentum = lr_and_momentum(run.config, train_state, run.batches_per_epoch)
             update(run.components, step_config, lr=lr, momentum=momentum)
+    run.timer.count(len(batch.labels) * dist.world_size)
     train_state.batch += 1
     train_state.step += 1
     if result.loss is not None:
@@ -150,9 +162,9 @@ def cluster_(components: TrainComponents, dist: DistributedContext) -> None:
         components.memory.cluster_(
             method.num_clusters, iterations=method.kmeans_iterations, generator=components.generator
         )
-    clusters, generator_state = dist.gather_objects(
+    clusters, generator_state = dist.broadcast_object(
         (components.memory.clusters.cpu(), components.generator.get_state())
-    )[0]
+    )
     components.memory.clusters.copy_(clusters)
     components.generator.set_state(generator_state)
     components.banks.main.relabel_(components.memory.clusters)
@@ -174,7 +186,10 @@ def log_metrics(run: Run, result: StepResult) -> None:
     if result.embedded is not None:
         metrics |= run.components.method.compute_metrics(result.embedded, run.components.banks)
         if run.components.banks is not None:
-            run.warned = check_collapse(metrics, train_state, config.logging, warned=run.warned)
+            contrastive = isinstance(config.method, ContrastiveConfig)
+            run.warned = check_collapse(
+                metrics, train_state, config.logging, warned=run.warned, contrastive=contrastive
+            )
     metrics |= {**run.timer.read(), "seconds": train_state.seconds, "num_replaced": run.loader.num_replaced}
     run.latest_metrics = metrics
     run.display.show_metrics(metrics)
@@ -194,32 +209,36 @@ def lr_and_momentum(config: TrainConfig, train_state: TrainState, batches_per_ep
 
 def save_checkpoint(run: Run, *, kept: bool = False) -> None:
     """Save a checkpoint. All processes must call it."""
-    check_weights(run.components.network, run.train_state.step)
-    values, train_state = capture_run(run), run.train_state
-    if run.dist.is_main:
-        run.checkpoints.save(
-            values,
-            epoch=train_state.epoch,
-            batch=train_state.batch,
-            step=train_state.step,
-            kept=kept,
-            keep=run.config.runtime.keep,
-        )
-    run.saved_at = time.monotonic()
-    run.dist.barrier()
+    with run.timer.paused():
+        check_weights(run.components.network, run.train_state.step)
+        values, train_state = capture_run(run), run.train_state
+        if run.dist.is_main:
+            run.checkpoints.save(
+                values,
+                epoch=train_state.epoch,
+                batch=train_state.batch,
+                step=train_state.step,
+                kept=kept,
+                keep=run.config.runtime.keep,
+            )
+        run.saved_at = time.monotonic()
+        run.dist.barrier()
 
 
 def capture_run(run: Run) -> dict[str, Any]:
     """Return everything that the next step depends on."""
-    return capture_state(run.components, run.train_state, config_to_dict(run.config), run.dist)
+    values = capture_state(run.components, run.train_state, config_to_dict(run.config), run.dist)
+    counts = run.dist.gather_objects([run.loader.num_seen, run.loader.num_replaced])
+    return {**values, "threads": torch.get_num_threads(), "read_counts": counts}
 
 
-def make_step_config(config: TrainConfig) -> StepConfig:
-    """Return the options of a step from the run's configuration."""
+def make_step_config(config: TrainConfig, *, world_size: int = 1) -> StepConfig:
+    """Return the options of a step from the run's configuration and the number of processes."""
+    groups = resolve_groups(config.batch_norm, world_size=world_size)
     return StepConfig(
         modality=config.modality,
         precision=config.precision,
-        batch_norm=config.batch_norm,
+        batch_norm=config.batch_norm.model_copy(update={"groups": groups}),
         bank_warmup=config.method.warmup_entries if isinstance(config.method, TargetMethodConfig) else 0,
         accumulate=config.optimizer.accumulate,
         clip_norm=config.optimizer.clip_norm,

@@ -60,19 +60,25 @@ OLD_METRIC_NAMES = {  # of version 0.1.0
 
 def _parse_metrics(line: str) -> dict[str, Any]:
     """One line of metrics.jsonl, under today's names."""
-    return {OLD_METRIC_NAMES.get(name, name): value for name, value in json.loads(line).items()}
+    values = {OLD_METRIC_NAMES.get(name, name): value for name, value in json.loads(line).items()}
+    if not isinstance(values.get("step"), int):
+        raise ValueError("a line of metrics has a step")
+    return values
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a metrics file, without a last line that a kill cut short."""
+    """Return the lines of a metrics file, without damaged ones; the last may have been cut short by a kill."""
     if not path.is_file():
         return []
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    lines, damaged = [], []
+    texts = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(texts, start=1):
         try:
             lines.append(_parse_metrics(line))
-        except json.JSONDecodeError:
-            break
+        except (ValueError, AttributeError):  # not JSON, or not an object
+            damaged += [number] if number < len(texts) else []
+    if damaged:
+        logger.warning("%s: %d damaged lines are left out, the first: line %d", path, len(damaged), damaged[0])
     return lines
 
 
@@ -85,7 +91,7 @@ def last_metrics(path: Path) -> dict[str, Any] | None:
         lines = file.read().decode("utf-8", "replace").split("\n")[:-1]
     try:
         return _parse_metrics(lines[-1]) if lines else None
-    except json.JSONDecodeError:
+    except (ValueError, AttributeError):
         return None
 
 
@@ -120,7 +126,8 @@ class ProgressDisplay:
 
 def format_metrics(values: Mapping[str, object]) -> str:
     """Format metrics in one line: `loss 0.523  purity 0.71  rank 9.8  clips/s 412`."""
-    columns = [("loss", "loss", ".3f"), ("purity", "purity", ".2f"), ("purity_free", "free", ".2f")]
+    columns = [("loss", "loss", ".3f"), ("purity", "purity", ".2f"), ("purity_free", "unconstrained purity", ".2f")]
+    columns += [] if "loss" in values else [("bank_filled", "no loss yet, bank entries", ".0f")]
     columns += [("effective_rank", "rank", ".1f"), ("accuracy", "accuracy", ".2f"), ("samples_per_s", "clips/s", ".0f")]
     cells = [f"{name} {values[key]:{form}}" for key, name, form in columns if isinstance(values.get(key), float)]
     return "  ".join(cells)
@@ -141,6 +148,9 @@ def progress_display(*, total: int, done: int, quiet: bool) -> Iterator[Progress
         yield ProgressDisplay(bar, total=total, done=done, quiet=quiet)
 
 
+MEAN_SHIFT_ADVICE = "ema_momentum, method.head.output_batch_norm=true or a longer InfoNCE start help"
+
+
 class CollapseError(RuntimeError):
     """The embeddings have collapsed, and logging.on_collapse is `stop`."""
 
@@ -155,10 +165,13 @@ def bank_metrics(banks: MemoryBanks) -> Metrics:
     return metrics
 
 
-def check_collapse(metrics: Metrics, train_state: TrainState, config: LoggingConfig, *, warned: bool) -> bool:
+def check_collapse(
+    metrics: Metrics, train_state: TrainState, config: LoggingConfig, *, warned: bool, contrastive: bool = False
+) -> bool:
     """Warn once, or raise CollapseError, if rank or spread have fallen too far. Return whether it has warned.
 
-    Mean shift fails by losing rank while loss and purity look fine (`train_state` keeps the best rank so far).
+    Mean shift fails by losing rank while loss and purity look fine (`train_state` keeps the best rank so far). What
+    helps differs for `contrastive` methods, which need no contrastive pretraining.
     """
     rank, std = metrics.get("effective_rank"), metrics.get("embedding_std")
     if rank is None or std is None:
@@ -170,7 +183,7 @@ def check_collapse(metrics: Metrics, train_state: TrainState, config: LoggingCon
     message = (
         f"step {train_state.step}: the embeddings are collapsing: effective rank {rank:.1f} "
         f"(best so far {train_state.best_rank:.1f}), spread {std:.2f} (1 is even). A lower learning rate, a higher "
-        "ema_momentum, method.head.output_batch_norm=true or a longer InfoNCE start help"
+        + ("ema_momentum or a larger batch help" if contrastive else MEAN_SHIFT_ADVICE)
     )
     if config.on_collapse == "stop":
         raise CollapseError(message)

@@ -23,24 +23,43 @@ from covid_cmsf.training.guides import average_and_center, embed_views, read_gui
 from covid_cmsf.training.loop import Run, make_step_config, train, usable_batches
 from covid_cmsf.training.monitor import MetricsWriter, last_metrics, progress_display
 from covid_cmsf.training.preflight import check_training
-from covid_cmsf.training.run_dir import check_same_config, config_to_dict, lock_dir, log_environment, write_config
-from covid_cmsf.training.signals import stop_request
+from covid_cmsf.training.run_dir import (
+    check_same_config,
+    config_to_dict,
+    create_run_dir,
+    lock_dir,
+    log_environment,
+    write_config,
+)
+from covid_cmsf.training.signals import StoppedBeforeTraining, StopRequest, stop_request
 from covid_cmsf.training.train_state import TrainState, restore_
 from covid_cmsf.views.dataset import ViewDataset
+from covid_cmsf.views.loader import ViewLoader
 
 logger = logging.getLogger(__name__)
 
 
 def run_training(config: TrainConfig, folder: Path, *, accept_changes: bool = False) -> Literal["finished", "stopped"]:
     """Train in `folder`: start a new run, or resume the one that is there."""
+    with stop_request() as stop:
+        try:
+            return _run_training(config, folder, stop, accept_changes=accept_changes)
+        except StoppedBeforeTraining:
+            logger.info("stopped before the first step; the same command resumes")
+            return "stopped"
+
+
+def _run_training(
+    config: TrainConfig, folder: Path, stop: StopRequest, *, accept_changes: bool
+) -> Literal["finished", "stopped"]:
     with ExitStack() as stack:
-        stop = stack.enter_context(stop_request())
-        dist = stack.enter_context(distributed_context(config.runtime.device))
-        set_threads(config.runtime)
+        dist = stack.enter_context(
+            distributed_context(config.runtime.device, timeout_minutes=config.runtime.timeout_minutes)
+        )
         raise_problems(check_training(config, folder=folder))
         checkpoints = Checkpoints(folder / "checkpoints")
         if dist.is_main:
-            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(create_run_dir(folder))
             stack.enter_context(lock_dir(folder))
             stack.callback(remove_handler, add_text_file(folder / "log.txt"))
         dist.barrier()
@@ -49,9 +68,12 @@ def run_training(config: TrainConfig, folder: Path, *, accept_changes: bool = Fa
             check_never_trained(folder)
         if values is not None and not accept_changes:
             check_same_config(folder, validate(TrainConfig, values["config"], origin=str(folder)), config)
+        set_threads(config.runtime, recorded=None if values is None else values.get("threads"))
         components = build_components(config, dist)
         loader = make_loader(components.data, config, dist)
         train_state = TrainState() if values is None else restore_(components, values, dist)
+        if values is not None:
+            restore_read_counts_(loader, values.get("read_counts"), dist)
         if values is not None and train_state.batch:
             check_same_batches(values["config"], config)
         del values
@@ -60,7 +82,7 @@ def run_training(config: TrainConfig, folder: Path, *, accept_changes: bool = Fa
         if dist.is_main:
             write_config(folder, config)
         fill_guide_caches_(components, config, dist, folder)
-        total = config.schedule.epochs * usable_batches(loader, make_step_config(config))
+        total = config.schedule.epochs * usable_batches(loader, make_step_config(config, world_size=dist.world_size))
         writer = None
         if dist.is_main:
             _log_start(components, config, train_state, folder, dist)
@@ -68,6 +90,7 @@ def run_training(config: TrainConfig, folder: Path, *, accept_changes: bool = Fa
             stack.callback(writer.close)
         display = stack.enter_context(progress_display(total=total, done=train_state.step, quiet=not dist.is_main))
         run = Run(config, components, loader, train_state, checkpoints, writer, dist, stop, display)
+        stop.training = True
         status = train(run)
         for guide in components.guides:
             guide.check_unchanged()
@@ -86,7 +109,9 @@ def fill_guide_caches_(
         key, path = _cache_key(config, chosen, guide.fingerprint), None
         if folder is not None:
             path = folder / f"{guide.column}.safetensors"
-        views = read_guide_cache(path, key) if path is not None else None
+        # One process decides for all: a network disk may show the file to some of them only.
+        views = read_guide_cache(path, key) if path is not None and dist.is_main else None
+        views = dist.broadcast_object(views)
         if views is None:
             source = components.data.views
             wanted = config.views.model_copy(update={"modalities": (guide.modality,)})
@@ -137,10 +162,29 @@ def check_same_batches(old: dict[str, Any], config: TrainConfig) -> None:
         raise ValueError(f"the run is in the middle of an epoch: {', '.join(changed)} can change at its end only")
 
 
-def set_threads(runtime: RuntimeConfig) -> None:
-    """Set the number of threads; 0: the cores that the workers leave. Too many are far slower than too few."""
+def set_threads(runtime: RuntimeConfig, *, recorded: int | None = None) -> None:
+    """Set the number of threads, which the last bits of sums depend on.
+
+    `runtime.threads`, or the number that a resumed run `recorded`, or half of this process's cores: never what depends
+    on the number of workers, so that it changes no result.
+    """
     cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    torch.set_num_threads(runtime.threads or max(1, cores - runtime.workers))
+    threads = runtime.threads or recorded or max(1, cores // 2)
+    if recorded not in (None, threads):
+        logger.warning(
+            "the run had %d threads so far, now %d: the last bits of its results may differ", recorded, threads
+        )
+    torch.set_num_threads(threads)
+
+
+def restore_read_counts_(loader: ViewLoader, counts: list[list[int]] | None, dist: DistributedContext) -> None:
+    """Set how many clips were read and replaced before a stop, so that the limit holds over all starts of a run."""
+    if counts is None:  # version 0.1.0
+        return
+    if len(counts) == dist.world_size:
+        loader.num_seen, loader.num_replaced = counts[dist.rank]
+    else:
+        loader.num_seen, loader.num_replaced = (sum(column) // dist.world_size for column in zip(*counts, strict=True))
 
 
 def _cache_key(config: TrainConfig, chosen: GuideConfig, fingerprint: str) -> str:
@@ -169,6 +213,19 @@ def _log_start(
     )
     for guide in components.guides:
         logger.info("guided by %s", guide.description)
+    batch_size, videos = config.batch_size, len(components.data.views) * config.repeat
+    if videos % batch_size:
+        logger.info("%d of %d videos, others every epoch, fill no batch of %d", videos % batch_size, videos, batch_size)
+    if components.banks is not None:
+        missing = make_step_config(config).bank_warmup - len(components.banks.main)
+        if missing > 0:
+            first = train_state.step + -(-missing // batch_size)
+            logger.info(
+                "bank %d/%d: the loss starts at step %d, when it is filled",
+                len(components.banks.main),
+                make_step_config(config).bank_warmup,
+                first,
+            )
 
 
 def _write_summary(run: Run, folder: Path, status: str) -> None:

@@ -12,12 +12,13 @@ RUN/
 
 import fcntl
 import json
+import os
 import platform
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,37 @@ def check_same_config(folder: Path, old: TrainConfig, new: TrainConfig) -> None:
 
 
 @contextmanager
-def lock_dir(folder: Path) -> Iterator[None]:
-    """Lock the folder: only one process at a time trains in it."""
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"another process is training in {folder}") from None
+def create_run_dir(folder: Path) -> Iterator[None]:
+    """Create the folder; if the run fails before it has a configuration, remove what was created."""
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
         yield
+    finally:
+        if created and not (folder / CONFIG_FILE).exists():
+            (folder / "log.txt").unlink(missing_ok=True)
+            for path in created:
+                with suppress(OSError):  # something else is in it by now
+                    path.rmdir()
+
+
+@contextmanager
+def lock_dir(folder: Path) -> Iterator[None]:
+    """Lock the folder: only one process at a time trains in it. The lock's file is gone afterward."""
+    path = folder / ".lock"
+    while True:
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(f"another process is training in {folder}") from None
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue  # its holder has just removed it, so this lock locks out nobody
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
 
 
 def log_environment(folder: Path, info: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Run by torchrun: `distributed_jobs.py JOBS`, a JSON list of {config, folder, stops, again}.
 
-Each process leaves its banks and what came of every start. `again` is whether a stopped run is continued.
+Each process leaves its banks and what came of every start. `again` is whether a stopped run is continued. In a `blind`
+job only the first process sees the guides' caches, as on a network disk that is slow to show new files.
 """
 
 import json
@@ -17,6 +18,7 @@ from covid_cmsf.config import load_config
 from covid_cmsf.training import loop, run
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.failures import NonFiniteLoss
+from covid_cmsf.training.guides import read_guide_cache
 from covid_cmsf.training.step import StepResult
 from tests.training.factories import add_toy
 
@@ -38,7 +40,15 @@ def do(job: dict[str, Any]) -> None:
         if one.train_state.step in stops and RANK == 1:  # it is enough that one of them is asked
             signal.raise_signal(signal.SIGTERM)
 
-    with patch.object(run, "train", watched_train), patch.object(loop, "log_metrics", watched_metrics):
+    def see_nothing(path: Path, key: str) -> None:
+        return None
+
+    read = see_nothing if job.get("blind") and RANK == 1 else read_guide_cache
+    with (
+        patch.object(run, "train", watched_train),
+        patch.object(loop, "log_metrics", watched_metrics),
+        patch.object(run, "read_guide_cache", read),
+    ):
         chosen = load_config(TrainConfig, Path(job["config"]))
         outcomes = [start(chosen, folder)]
         while outcomes[-1] == "stopped" and job["again"]:

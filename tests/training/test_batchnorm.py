@@ -1,15 +1,22 @@
 """Whose statistics batch norm uses: groups, shuffled targets, frozen ones."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from covid_cmsf.training.batchnorm import forward_in_groups, gather_targets, train_mode_
+from covid_cmsf.config import find_config, load_config
+from covid_cmsf.models import MLP, HeadLayout, Network, create_model
+from covid_cmsf.training.batchnorm import forward_in_groups, gather_targets, resolve_groups, train_mode_
 from covid_cmsf.training.build import build_components
+from covid_cmsf.training.config import BatchNormConfig, TrainConfig
+from covid_cmsf.training.data import make_loader
 from covid_cmsf.training.distributed import DistributedContext
+from covid_cmsf.training.loop import make_step_config
 from covid_cmsf.training.run import run_training
+from covid_cmsf.training.step import forward_backward
 from tests.training.factories import make_config, state
 
 ALONE = DistributedContext(0, 1, torch.device("cpu"))
@@ -76,13 +83,72 @@ def test_frozen_batch_norm_keeps_its_statistics_and_learns_its_weights(clips: Pa
     assert not any(same[name] for name in same if name not in running)
 
 
-def test_train_mode_sets_batch_norm_alone_to_eval() -> None:
-    inner = nn.BatchNorm3d(2)
-    module = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(), nn.Sequential(inner))
+def test_frozen_batch_norm_does_not_freeze_new_heads(clips: Path, rgb_weights: Path, tmp_path: Path) -> None:
+    method = {"name": "byol_asym", "bank_size": 16}
+    config = make_config(clips, init=str(rgb_weights), batch_norm={"mode": "frozen"}, method=method)
+    before = build_components(config, ALONE).network.state_dict()
+    run_training(config, tmp_path / "run")
+    after = state(tmp_path / "run")
+    for network in ("online", "target"):
+        means = [key for key in after if key.startswith(network) and key.endswith(("running_mean", "running_var"))]
+        frozen = {key: torch.equal(after[key], before[key.removeprefix(f"{network}.")]) for key in means}
+        assert all(frozen[key] for key in means if ".encoder." in key)
+        heads = [key for key in means if ".encoder." not in key]
+        assert len(heads) == (4 if network == "online" else 2) and not any(frozen[key] for key in heads)
+
+
+def test_frozen_batch_norm_freezes_a_head_that_has_seen_data() -> None:
+    head = HeadLayout(sizes=(32, 8, 4), batch_norm=True, output_batch_norm=True)
+    old, new = MLP(head), MLP(head)
+    old(torch.randn(6, 32))
+    module = Network(create_model("toy"), old, predictor=MLP(HeadLayout(sizes=(4, 4), output_batch_norm=True)))
     train_mode_(module, frozen=True)
-    assert [layer.training for layer in (module[0], module[1], inner)] == [False, True, False]
+    norms = [layer.training for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    assert norms == [False] * 4 + [False] * 2 + [True]  # encoder, projector with statistics, new predictor
+    module.projector = new
+    train_mode_(module, frozen=True)
+    assert new[1].training and new[4].training and module.training
     train_mode_(module, frozen=False)
     assert all(layer.training for layer in module.modules())
+
+
+def test_shuffled_batch_norm_in_one_process_really_shuffles(clips: Path) -> None:
+    """Its targets are those of two groups, and equal neither an unshuffled batch nor one group's."""
+    embeddings = {}
+    for name, chosen in {
+        "shuffled": {"shuffle": True},
+        "grouped": {"shuffle": True, "groups": 2},
+        "plain": {"shuffle": False},
+    }.items():
+        config = make_config(clips, batch_norm=chosen, method={"name": "byol_asym", "bank_size": 16})
+        components = build_components(config, ALONE)
+        batch = next(make_loader(components.data, config, ALONE).epoch(0))
+        forward_backward(components, batch, make_step_config(config), ALONE)
+        assert components.banks is not None
+        embeddings[name] = components.banks.main.targets.clone()
+    assert torch.equal(embeddings["shuffled"], embeddings["grouped"])
+    assert not torch.allclose(embeddings["shuffled"], embeddings["plain"], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("world_size", "chosen", "groups"),
+    [
+        (1, {"shuffle": True}, 2),
+        (2, {"shuffle": True}, 1),
+        (1, {"shuffle": True, "groups": 4}, 4),
+        (1, {"shuffle": False}, 1),
+        (1, {"shuffle": True, "mode": "frozen"}, 1),
+    ],
+)
+def test_one_process_shuffles_over_two_groups(world_size: int, chosen: dict[str, Any], groups: int) -> None:
+    assert resolve_groups(BatchNormConfig(**chosen), world_size=world_size) == groups
+
+
+def test_the_headline_configuration_shuffles_in_one_process(clips: Path) -> None:
+    config = load_config(TrainConfig, find_config("runs", "paper/video/infonce"), [f"clips={clips}"])
+    assert config.batch_norm.shuffle and make_step_config(config).batch_norm.groups == 2
+    with pytest.raises(ValueError, match="batch_size 5 is odd: batch_norm.shuffle needs two equal groups"):
+        make_config(clips, batch_size=5, batch_norm={"shuffle": True})
 
 
 def test_what_this_machine_cannot_do_is_refused(clips: Path) -> None:

@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from covid_cmsf.methods.memory_bank import MemoryBanks
+from covid_cmsf.training import monitor
 from covid_cmsf.training.config import LoggingConfig
 from covid_cmsf.training.monitor import MAX_ENTRIES, CollapseError, bank_metrics, check_collapse, read_metrics
 from covid_cmsf.training.run import run_training
 from covid_cmsf.training.train_state import TrainState
-from tests.training.factories import make_config
+from tests.training.factories import make_config, stop_at
 
 STOP, WARN = LoggingConfig(on_collapse="stop"), LoggingConfig(on_collapse="warn")
 
@@ -72,6 +73,7 @@ def test_the_facts_of_a_bank_are_of_its_filled_rows() -> None:
 
 
 # BYOL without a slow target and with a high rate gives up direction after direction, while its loss falls.
+HEALTHY: dict[str, Any] = {"method": {"name": "byol_asym", "bank_size": 16}}
 COLLAPSING: dict[str, Any] = {
     "method": {"name": "byol_asym", "bank_size": 16, "ema_momentum": 0.0},
     "optimizer": {"lr": 0.01},
@@ -79,27 +81,58 @@ COLLAPSING: dict[str, Any] = {
 }
 
 
-def test_a_run_that_collapses_stops(clips: Path, tmp_path: Path) -> None:
-    with pytest.raises(CollapseError, match="the embeddings are collapsing"):
-        run_training(make_config(clips, logging={"on_collapse": "stop"}, **COLLAPSING), tmp_path / "run")
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Effective ranks that a run measures step by step, whatever it learns: they rise, then fall below half."""
+    series = [3.0, 6.0, 8.0, 8.0, 5.0, 4.1, 3.9, 3.0, 2.0, 1.5]
+    left = iter(series)
+    monkeypatch.setattr(monitor, "effective_rank", lambda embeddings: next(left))
+    return series
+
+
+def test_a_run_that_collapses_stops(clips: Path, tmp_path: Path, ranks: list[float]) -> None:
+    with pytest.raises(CollapseError, match=r"step 7: .* collapsing: effective rank 3.9 \(best so far 8.0\)"):
+        run_training(make_config(clips, logging={"on_collapse": "stop"}, **HEALTHY), tmp_path / "run")
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    assert 5 < len(lines) < 40 and lines[-1]["loss"] < lines[0]["loss"]
+    assert [line["effective_rank"] for line in lines] == ranks[:6]
     assert (tmp_path / "run" / "checkpoints" / "last.pt").is_file()
 
 
-@pytest.mark.slow
+def test_the_best_rank_survives_a_stop(
+    clips: Path, tmp_path: Path, ranks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(clips, logging={"on_collapse": "stop"}, **HEALTHY)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 5)
+        assert run_training(config, tmp_path / "run") == "stopped"
+    with pytest.raises(CollapseError, match=r"step 7: .*best so far 8.0"):
+        run_training(config, tmp_path / "run")
+
+
 def test_a_run_that_collapses_only_warns_if_so_wished(
-    clips: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    clips: Path, tmp_path: Path, ranks: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert run_training(make_config(clips, **COLLAPSING), tmp_path / "run") == "finished"
-    assert len([record for record in caplog.records if "collapsing" in record.message]) == 1
+        assert run_training(make_config(clips, **HEALTHY), tmp_path / "run") == "finished"
+    (warning,) = [record.message for record in caplog.records if "collapsing" in record.message]
+    assert "longer InfoNCE start" in warning
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
-    ranks = [line["effective_rank"] for line in lines]
-    assert len(lines) == 40 and ranks[-1] < 0.5 * max(ranks)
+    assert [line["effective_rank"] for line in lines] == ranks
 
 
-def test_a_healthy_run_is_left_alone(clips: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_contrastive_run_is_not_told_to_start_with_infonce(
+    clips: Path, tmp_path: Path, ranks: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
-        run_training(make_config(clips, logging={"on_collapse": "stop"}), tmp_path / "run")
-    assert "collapsing" not in caplog.text
+        run_training(make_config(clips), tmp_path / "run")
+    (warning,) = [record.message for record in caplog.records if "collapsing" in record.message]
+    assert "InfoNCE" not in warning and "learning rate" in warning
+
+
+@pytest.mark.slow
+def test_the_rank_falls_where_nothing_keeps_it_up(clips: Path, tmp_path: Path) -> None:
+    """A direction, which holds on every CPU; by how much it falls does not."""
+    run_training(make_config(clips, **COLLAPSING), tmp_path / "run")
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    measured = [line["effective_rank"] for line in lines]
+    assert len(lines) == 40 and measured[-1] < 0.9 * max(measured)

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from covid_cmsf.clips import open_clips
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.cached import CachedClips
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.training.data import make_loader, open_data
 from covid_cmsf.training.distributed import DistributedContext
@@ -63,6 +65,26 @@ def test_two_processes_share_the_batches_of_one(clips: Path) -> None:
     ranks = [make_loader(data, chosen, DistributedContext(rank, 2, CPU)).epoch(0) for rank in (0, 1)]
     two = [[*first.videos.tolist(), *second.videos.tolist()] for first, second in zip(*ranks, strict=True)]
     assert one == two and len(one) == 5
+
+
+def test_the_processes_of_a_machine_share_the_memory_for_clips(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config(clips, runtime={"cache_gb": 0.001})
+    sizes = {}
+    for processes in (1, 4):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+        cached = open_data(config, online=["rgb"], target=["rgb"]).clips
+        assert isinstance(cached, CachedClips)
+        sizes[processes] = cached.num_bytes
+    assert 4 * sizes[4] <= 0.001e9 and sizes[4] > 0 and sizes[1] > 2 * sizes[4]
+
+
+def test_cached_clips_have_all_attributes_of_the_clips(clips: Path) -> None:
+    store = open_clips(clips)
+    store.is_image, store.flow_bound = True, 7.5
+    cached = CachedClips(store, [], ["rgb"], gigabytes=0.001)
+    assert Clips.__annotations__.keys() >= {"is_image", "flow_bound", "records", "splits", "modalities"}
+    for name in Clips.__annotations__:
+        assert getattr(cached, name) == getattr(store, name), name
 
 
 def test_batches_that_cannot_be_made_are_refused(clips: Path) -> None:

@@ -3,22 +3,26 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.failures import replay
 from covid_cmsf.training.run import run_training
+from covid_cmsf.training.signals import TORCHRUN_OPTIONS
 from tests.training.command import write_config_file
 from tests.training.factories import differing, losses, make_config, state
 
 ROOT = Path(__file__).parent.parent.parent
-FROZEN = {"mode": "frozen"}
+FROZEN: dict[str, Any] = {"mode": "frozen"}
 
 
 def cases(clips: Path, rgb_weights: Path, flow_weights: Path) -> dict[str, tuple[TrainConfig, TrainConfig]]:
@@ -35,13 +39,23 @@ def cases(clips: Path, rgb_weights: Path, flow_weights: Path) -> dict[str, tuple
         "two_bank": {"method": two_bank, "labels": {"fraction": 0.5}},
         "coclr": {"method": {"name": "coclr", "bank_size": 8, "bank_warmup": 0, "drop_self": 0.5}, "guides": [guide]},
         "supcon": {  # examples without a positive do not count, and each process has another number of them
-            "method": {"name": "supcon", "include_target": False, "bank_size": 16},
+            "method": {
+                "name": "supcon",
+                "include_target": False,
+                "bank_size": 16,
+                "head": {"projector": "coclr"},
+            },
             "labels": {"fraction": 0.5},
         },
         "accumulated": {"method": {"name": "byol_asym", "bank_size": 16}, "optimizer": accumulate},
     }
     base: dict[str, Any] = {"init": str(rgb_weights), "optimizer": sgd}
-    pairs = {name: (make_config(clips, batch_norm=FROZEN, **{**base, **more}),) * 2 for name, more in frozen.items()}
+    # New heads with batch norm have batch statistics even so: one process imitates two with groups.
+    pairs = {}
+    for name, more in frozen.items():
+        groups = 1 if name in ("infonce", "coclr", "supcon") else 2
+        one, two = (make_config(clips, batch_norm={**FROZEN, "groups": n}, **{**base, **more}) for n in (groups, 1))
+        pairs[name] = one, two
     base["method"] = {"name": "byol_asym", "bank_size": 16}
     halves, local = (make_config(clips, batch_norm={"shuffle": True, "groups": groups}, **base) for groups in (2, 1))
     return {**pairs, "shuffled": (halves, local)}
@@ -62,6 +76,8 @@ def done(clips: Path, rgb_weights: Path, flow_weights: Path, tmp_path_factory: p
         jobs.append(job)
         if name in ("infonce", "shuffled"):
             jobs.append({**job, "folder": str(root / f"{name}-stopped"), "stops": [1, 5, 7]})
+        if name == "cmsf_cached":
+            jobs.append({**job, "folder": str(root / "blind"), "stops": [3], "blind": True})
         if name == "infonce":
             jobs.append({**job, "folder": str(root / "left"), "stops": [3], "again": False})
     wild = make_config(clips, optimizer={"name": "sgd", "lr": 1e38}, batch_norm=FROZEN)
@@ -73,7 +89,7 @@ def done(clips: Path, rgb_weights: Path, flow_weights: Path, tmp_path_factory: p
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
     launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     program = [str(Path(__file__).parent / "distributed_jobs.py"), str(root / "jobs.json")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     ended = subprocess.run(
         [*launcher, *program], capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT
     )
@@ -112,6 +128,46 @@ def test_two_processes_that_were_stopped_and_continued_end_bit_equal(name: str, 
         outcomes = json.loads((done / f"{name}-stopped" / f"outcomes-{rank}.json").read_text())
         assert outcomes == ["stopped", "stopped", "stopped", "finished"]
     assert differing(done / f"{name}-2", done / f"{name}-stopped") == []
+
+
+@pytest.mark.slow
+def test_a_guides_cache_that_only_the_first_process_sees_is_used_by_both(done: Path) -> None:
+    for rank in (0, 1):
+        outcomes = json.loads((done / "blind" / f"outcomes-{rank}.json").read_text())
+        assert outcomes == ["stopped", "finished"]
+    assert differing(done / "cmsf_cached-2", done / "blind") == []
+
+
+@pytest.mark.slow
+def test_sigusr1_to_torchrun_saves_and_the_run_resumes(clips: Path, tmp_path: Path) -> None:
+    config = make_config(clips, encoder="c21d_tiny", views={"length": 2, "size": 16}, schedule={"epochs": 2000})
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", *TORCHRUN_OPTIONS]
+    command += [
+        "-m",
+        "covid_cmsf",
+        "train",
+        str(write_config_file(config, tmp_path / "run.yaml")),
+        "--out",
+        str(folder),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=tmp_path)
+        try:
+            while not (folder / "metrics.jsonl").is_file():
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                time.sleep(0.05)
+            saved = len(Checkpoints(folder / "checkpoints").entries())
+            process.send_signal(signal.SIGUSR1)
+            process.wait(timeout=120)
+        finally:
+            process.kill()
+            process.wait()
+    said = (tmp_path / "log").read_text()
+    assert "stopped at step" in said and "the same command resumes" in said, said
+    assert len(Checkpoints(folder / "checkpoints").entries()) >= saved
+    assert Checkpoints(folder / "checkpoints").load() is not None
 
 
 @pytest.mark.slow

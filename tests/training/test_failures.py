@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from covid_cmsf.cli.app import app
 from covid_cmsf.training import loop
 from covid_cmsf.training.build import TrainComponents
-from covid_cmsf.training.failures import NonFiniteLoss, replay
+from covid_cmsf.training.failures import NonFiniteLoss, replay, to_device
 from covid_cmsf.training.run import run_training
 from covid_cmsf.training.step import StepConfig, update
 from tests.training.command import Command, write_config_file
@@ -100,6 +100,25 @@ def test_a_bad_input_is_named_as_such(clips: Path, tmp_path: Path) -> None:
     values["failed"]["view"][0, 0, 0, 0, 0] = torch.nan
     torch.save(values, file)
     assert replay(file).first_bad == "the input view"
+
+
+def test_a_step_with_batch_norm_over_all_processes_can_be_replayed_in_one(clips: Path, tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteLoss):
+        run_training(make_config(clips, optimizer=WILD), tmp_path / "run")
+    (file,) = (tmp_path / "run").glob("failed-step-*.pt")
+    expected = replay(file)
+    values = torch.load(file, weights_only=True)
+    values["config"]["batch_norm"]["mode"] = "sync"
+    torch.save(values, file)
+    assert replay(file).first_bad == expected.first_bad
+
+
+def test_everything_of_a_failed_step_is_moved_to_the_device() -> None:
+    failed = {"view": torch.ones(2), "guides": {"guide_flow": torch.ones(3)}, "bank_indices": [torch.ones(1), None]}
+    moved = to_device({**failed, "target": None}, torch.device("meta"))
+    tensors = [moved["view"], moved["guides"]["guide_flow"], moved["bank_indices"][0]]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert moved["bank_indices"][1] is None and moved["target"] is None
 
 
 def test_other_files_cannot_be_replayed(clips: Path, rgb_weights: Path) -> None:

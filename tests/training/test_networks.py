@@ -14,7 +14,10 @@ from covid_cmsf.models.networks import Network, make_predictor, make_target
 from covid_cmsf.training.build import build_components, init_network
 from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.training.run import run_training
+from covid_cmsf.views.modalities import get_modality
 from tests.training.factories import make_config, state
+
+RGB = get_modality("rgb")
 
 ALONE = DistributedContext(0, 1, torch.device("cpu"))
 INFONCE = {"name": "infonce", "bank_size": 16}
@@ -42,14 +45,14 @@ def test_heads_are_those_of_the_papers(projector: Any, sizes: tuple[int, ...], b
 
 
 def test_the_predictor_is_as_wide_as_cmsfs_projector() -> None:
-    encoder, projector, description = init_network("toy", in_channels=3, head=HeadConfig(), init=None, branch=None)
+    encoder, projector, description = init_network("toy", modality=RGB, head=HeadConfig(), init=None, branch=None)
     predictor = make_predictor(projector, encoder)
     assert projector.layout.sizes == (32, 64, 8) and predictor.layout.sizes == (8, 64, 8)
     assert predictor.layout.batch_norm and not predictor.layout.output_batch_norm and description == "random weights"
 
 
 def test_the_target_is_a_copy_without_predictor_and_gradients() -> None:
-    encoder, projector, _ = init_network("toy", in_channels=3, head=HeadConfig(), init=None, branch=None)
+    encoder, projector, _ = init_network("toy", modality=RGB, head=HeadConfig(), init=None, branch=None)
     online = Network(encoder, projector, predictor=make_predictor(projector, encoder))
     target = make_target(online)
     assert target.predictor is None and not any(weight.requires_grad for weight in target.parameters())
@@ -102,7 +105,7 @@ def test_a_projector_with_batch_norm_at_its_end_is_saved_and_reused(clips: Path,
     ("changes", "message"),
     [
         ({"encoder": "s3d_tiny"}, "has an encoder toy, not s3d_tiny"),
-        ({"modality": "flow"}, "3 input channels, but 2 were requested"),
+        ({"modality": "flow"}, r"is a network for rgb \(3 input channels\), and this run trains on flow"),
         ({"method": {**INFONCE, "head": {"reuse": True, "embedding_size": 7}}}, "its projector ends in 128 values"),
         ({"init_branch": "guide"}, "guide"),
         ({"init": "nowhere.pt"}, "init: no file nowhere.pt"),
@@ -139,3 +142,13 @@ def test_the_metadata_says_what_the_weights_have_seen(clips: Path) -> None:
     assert metadata.bn_eps == next(
         module.eps for module in create_model("toy").modules() if isinstance(module, nn.BatchNorm3d)
     )
+
+
+@pytest.mark.parametrize("flow_style", ["motion", "coclr"])
+def test_a_flow_network_as_a_start_for_rgb_is_called_that(flow_style: str, clips: Path, tmp_path: Path) -> None:
+    views = {"flow_style": flow_style}  # coclr: three channels, as RGB has
+    flow = make_config(clips, modality="flow", views=views, schedule={"epochs": 1})
+    run_training(flow, tmp_path / "flow")
+    config = make_config(clips, init=str(tmp_path / "flow"), views=views)
+    with pytest.raises(ValueError, match=r"is a network for flow \(\d input channels\), and this run trains on rgb"):
+        build_components(config, DistributedContext(0, 1, torch.device("cpu")))

@@ -1,6 +1,8 @@
 """A run that was stopped and continued is the run that was never stopped, bit for bit."""
 
 import json
+import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -8,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from covid_cmsf.clips import open_clips
 from covid_cmsf.training import build
 from covid_cmsf.training import run as run_module
-from covid_cmsf.training.config import TrainConfig
+from covid_cmsf.training.config import RuntimeConfig, TrainConfig
 from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.training.monitor import read_metrics
 from covid_cmsf.training.run import run_training
+from covid_cmsf.views import loader as loader_module
 from tests.training.factories import STEPS_PER_EPOCH, differing, finish, make_config, result, stop_at
 
 # The first step, the middle of an epoch, its last step, the first of the next, and the very last.
@@ -81,6 +85,57 @@ def test_the_comparison_sees_a_single_bit(clips: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_number_of_threads_does_not_depend_on_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    used: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    for workers in (0, 2, 7):
+        run_module.set_threads(RuntimeConfig(workers=workers))
+    run_module.set_threads(RuntimeConfig(), recorded=3)  # a resumed run goes on as it began, on any machine
+    run_module.set_threads(RuntimeConfig(threads=5), recorded=3)
+    assert used == [4, 4, 4, 3, 5]
+
+
+def test_a_resumed_run_has_the_threads_that_it_began_with(
+    clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two settings that differ in workers and cores, threads left to the run: the same bits."""
+    before = torch.get_num_threads()
+    default = {"threads": 0, "workers": 0}
+    try:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)))
+        run_training(make_config(clips, runtime=default), tmp_path / "whole")
+        assert torch.get_num_threads() == 2
+        with monkeypatch.context() as patch:
+            stop_at(patch, 3)
+            run_training(make_config(clips, runtime=default), tmp_path / "run")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})  # another machine
+        run_training(make_config(clips, runtime={"threads": 0, "save_minutes": 3.0}), tmp_path / "run")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert differing(tmp_path / "whole", tmp_path / "run") == []
+    assert "threads so far" not in caplog.text
+
+
+def test_unreadable_clips_are_counted_over_all_starts_of_a_run(
+    clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of 21 clips fails in every epoch: above the limit of 1% as soon as 40 were read, in whichever start."""
+    monkeypatch.setattr(loader_module, "MIN_CLIPS_SEEN", 40)
+    store = tmp_path / "clips"
+    shutil.copytree(clips, store)
+    (store / "rgb" / f"{open_clips(store).select('1', 'train')[0].video_id}.mp4").write_bytes(b"broken")
+    config = make_config(store, schedule={"epochs": 6}, batch_size=3)
+    for stop in (4, 8, 12):
+        with monkeypatch.context() as patch:
+            stop_at(patch, stop)
+            assert run_training(config, tmp_path / "run") == "stopped"
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="clips could not be read"):
+            run_training(config, tmp_path / "run")
+
+
 def test_the_number_of_workers_does_not_change_the_result(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +157,7 @@ def test_a_compiled_run_can_be_stopped_too(clips: Path, tmp_path: Path, monkeypa
     assert differing(tmp_path / "plain", tmp_path / "compiled") == ["config.compile."]
 
 
-def test_asked_to_stop_before_the_first_step_it_does_one(
+def test_asked_to_stop_while_it_is_being_built_it_stops_at_once(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop_and_build(chosen: TrainConfig, group: DistributedContext) -> build.TrainComponents:
@@ -111,7 +166,9 @@ def test_asked_to_stop_before_the_first_step_it_does_one(
 
     monkeypatch.setattr(run_module, "build_components", stop_and_build)
     assert run_training(make_config(clips), tmp_path / "run") == "stopped"
-    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1]
+    assert not (tmp_path / "run").exists()
+    monkeypatch.undo()
+    assert run_training(make_config(clips), tmp_path / "run") == "finished"
 
 
 def test_stopped_in_its_last_step_a_run_still_has_its_summary(

@@ -1,6 +1,7 @@
 """The folder of a run: settings as they were resolved, metrics, TensorBoard, versions, what the screen said."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from covid_cmsf.config import load_config
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.monitor import MetricsWriter, drop_after, format_metrics, last_metrics, read_metrics
-from covid_cmsf.training.run_dir import config_to_dict, git_state, write_config
+from covid_cmsf.training.run import run_training
+from covid_cmsf.training.run_dir import config_to_dict, git_state, lock_dir, write_config
 from tests.training.command import Command, write_config_file
 from tests.training.factories import finish, make_config, stop_at
 
@@ -28,6 +30,53 @@ def test_metrics_are_read_up_to_a_line_that_was_cut(tmp_path: Path) -> None:
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
     drop_after(path, 1)
     assert path.read_text() == '{"step": 1}\n'
+
+
+def test_a_bad_line_of_metrics_drops_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2, "lo\n\xff\n7\n{"loss": 1}\n{"step": 3}\n{"st')
+    assert [line["step"] for line in read_metrics(path)] == [1, 3]
+    assert "metrics.jsonl: 4 damaged lines are left out, the first: line 2" in caplog.text
+    drop_after(path, 3)
+    assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
+
+
+def test_metrics_are_named_in_full(clips: Path) -> None:
+    text = format_metrics({"loss": 0.5, "purity": 0.7, "purity_free": 0.22})
+    assert text == "loss 0.500  purity 0.70  unconstrained purity 0.22"
+    assert format_metrics({"bank_filled": 96.0}) == "no loss yet, bank entries 96"
+
+
+@pytest.mark.parametrize("changes", [{"split": "9"}, {"encoder": "s3dd"}])
+def test_a_failed_start_leaves_nothing_behind(clips: Path, tmp_path: Path, changes: dict[str, str]) -> None:
+    with pytest.raises(ValueError):
+        run_training(make_config(clips, **changes), tmp_path / "runs" / "deep" / "run")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(ValueError):
+        run_training(make_config(clips, **changes), tmp_path / "mine")
+    assert (tmp_path / "mine").is_dir() and not (tmp_path / "mine" / ".lock").exists()
+
+
+def test_a_lock_that_was_removed_meanwhile_is_taken_anew(tmp_path: Path) -> None:
+    with lock_dir(tmp_path):
+        assert (tmp_path / ".lock").is_file()
+        with pytest.raises(ValueError, match="another process is training"), lock_dir(tmp_path):
+            pass
+        assert (tmp_path / ".lock").is_file()
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_what_is_left_out_and_when_the_loss_starts_is_said_once(
+    clips: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    method = {"name": "msf", "bank_size": 16, "bank_warmup": 10}
+    with caplog.at_level(logging.INFO):
+        run_training(make_config(clips, method=method), tmp_path / "run")
+    assert caplog.text.count("1 of 21 videos, others every epoch, fill no batch of 4") == 1
+    assert caplog.text.count("bank 0/10: the loss starts at step 3, when it is filled") == 1
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert ["loss" in line for line in lines] == [False, False, *[True] * 8]
 
 
 def test_metrics_go_on_after_the_step_of_the_checkpoint(tmp_path: Path) -> None:

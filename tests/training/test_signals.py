@@ -1,18 +1,27 @@
 """Signals and kills as job schedulers send them, to processes of their own."""
 
+import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from covid_cmsf.cli import INTERRUPTED as EARLY_INTERRUPTED
 from covid_cmsf.exit_codes import INTERRUPTED
 from covid_cmsf.models import load_encoder
+from covid_cmsf.training import guides
 from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.monitor import read_metrics
 from covid_cmsf.training.run import run_training
 from tests.training.command import Command, write_config_file
 from tests.training.factories import differing, make_config
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def steps(folder: Path) -> int:
@@ -44,6 +53,41 @@ def test_a_signal_saves_and_exits_with_75_and_the_same_command_continues(
     assert Command(*args, log=log).end() == 0, log.read_text()
     assert differing(whole, folder) == []
     assert "resuming at epoch" in (folder / "log.txt").read_text()
+
+
+def test_a_signal_does_not_wait_for_the_whole_cache_of_a_guide(
+    clips: Path, flow_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded: list[int] = []
+
+    def embed_and_signal(*arguments: Any) -> torch.Tensor:
+        embedded.append(1)
+        if len(embedded) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return real(*arguments)
+
+    real = guides._embed
+    chosen = make_config(
+        clips,
+        method={"name": "cmsf", "bank_size": 16, "k": 2},
+        guides=[{"weights": str(flow_weights), "modality": "flow", "cache": "views"}],
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(guides, "_embed", embed_and_signal)
+        assert run_training(chosen, tmp_path / "run") == "stopped"
+    assert len(embedded) == 2  # of 21, for 4 views of 21 videos in batches of 4
+    assert run_training(chosen, tmp_path / "run") == "finished"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_during_the_imports_exits_with_75(number: signal.Signals, tmp_path: Path) -> None:
+    """`torch` is replaced by a module that sends the signal while it is being imported."""
+    (tmp_path / "torch.py").write_text(f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(60)\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    command = [sys.executable, "-m", "covid_cmsf", "train", "infonce"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, cwd=tmp_path)
+    assert ended.returncode == INTERRUPTED == EARLY_INTERRUPTED, ended.stderr
+    assert ended.stderr == "interrupted; run the same command to resume\n"
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ def test_the_predictors_factor_scales_its_step_alone(clips: Path) -> None:
 
 def test_two_accumulated_halves_are_one_batch(clips: Path) -> None:
     frozen: dict[str, Any] = {"method": BYOL, "batch_norm": {"mode": "frozen"}}
-    whole = make_config(clips, batch_size=8, **frozen)
+    whole = make_config(clips, batch_size=8, **{**frozen, "batch_norm": {"mode": "frozen", "groups": 2}})
     components, (batch,) = begin(whole, 1)
     outcome = forward_backward(components, batch, make_step_config(whole), ALONE)
     halves = make_config(clips, batch_size=4, optimizer={"accumulate": 2}, **frozen)
