@@ -96,12 +96,16 @@ class Leases:
         return tokens
 
     def heartbeat(self) -> None:
-        """Touch all leases of this process, to keep them."""
+        """Touch all leases of this process, to keep them.
+
+        A lease that expired may have been removed, and its name used again by another process: its token tells.
+        """
         with self._lock:
             held = list(self._held_leases.values())
         for lease in held:
             try:
-                os.utime(self._lease_path(lease))
+                if _read_holder(self._lease_path(lease)).get("token") == lease.token:
+                    os.utime(self._lease_path(lease))
             except FileNotFoundError:
                 continue  # taken over and removed by the new holder: `is_held` returns False
             except OSError as error:  # a temporary fault of a network disk: retry at the next heartbeat

@@ -21,6 +21,7 @@ from preprocess.config import WorkerConfig
 from preprocess.layouts import Collection, Video
 from preprocess.leases import Heartbeat, Lease, Leases
 from preprocess.progress import RunProgress
+from preprocess.retry import RetryQueue
 from preprocess.sources import changed_sources
 from preprocess.store import Ledger, check_label_conflicts, import_tables, video_key, write_tables
 from preprocess.workers import DISK_FULL_ERRNOS, Job, WorkerMessage, WorkerPool
@@ -135,7 +136,9 @@ class PreprocessRun:
     def _process_pending(self, pending: deque[Video], pool: WorkerPool, progress: RunProgress) -> None:
         """Give videos to idle workers until every video has an outcome; check those that other processes hold."""
         videos = {video.video_id: video for video in pending}
-        while pending or pool.busy:
+        held_elsewhere: RetryQueue[Video] = RetryQueue()
+        while pending or held_elsewhere or pool.busy:
+            pending.extend(held_elsewhere.due(time.monotonic()))
             for _ in range(len(pending)):
                 if not pool.idle:
                     break
@@ -144,7 +147,7 @@ class PreprocessRun:
                     self._summary.num_done_by_others += 1
                     progress.add(videos=1)
                 elif not self._try_start(video, pool):
-                    pending.append(video)
+                    held_elsewhere.add(video.video_id, video, time.monotonic())
             for message in pool.poll(timeout=POLL_SECONDS):
                 if message.num_frames:
                     progress.add(frames=message.num_frames)
@@ -190,7 +193,7 @@ class PreprocessRun:
         if not is_held:
             logger.warning("%s was taken over by another process: this one sent no heartbeat in time", video.video_id)
         elif message.failure is None:
-            self._publish(video, message)
+            self._publish(video, lease, message)
         elif message.failure[0] == "worker" and video.video_id not in self._crashed_once:
             self._crashed_once.add(video.video_id)  # perhaps not the video's fault: out of memory, or a manual kill
             retry = True
@@ -199,7 +202,7 @@ class PreprocessRun:
         self._release(video, lease)
         return is_held and not retry
 
-    def _publish(self, video: Video, message: WorkerMessage) -> None:
+    def _publish(self, video: Video, lease: Lease, message: WorkerMessage) -> None:
         metadata = message.metadata
         if metadata.num_frames < 0.9 * metadata.header_frames and not self._info.max_frames:
             logger.warning(
@@ -221,8 +224,10 @@ class PreprocessRun:
         try:
             self._summary.num_done += self._ledger.write(record)
         except OSError:
-            for path in final_paths.values():
-                path.unlink(missing_ok=True)  # leave no file without a record
+            # Leave no file without a record; but another process that took over may have recorded these very files.
+            if self._leases.is_held(lease) and self._ledger.outcome(video.video_id) is None:
+                for path in final_paths.values():
+                    path.unlink(missing_ok=True)
             raise
         logger.debug("done: %s", video.video_id, extra={"fields": asdict(record)})
 
@@ -242,6 +247,7 @@ class PreprocessRun:
 
     def _write_tables(self) -> None:
         """Write manifest.csv, failures.csv and splits/ from the ledger, one process at a time."""
+        self._ledger.outcomes()  # read before others have to wait: under the lease only what is new since
         with self._exclusive_lease():
             self._summary.failures = write_tables(self._store, self._ledger, self._collection)
             self._remove_leftovers()

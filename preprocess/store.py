@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -90,10 +89,14 @@ def video_key(video_id: str) -> str:
 
 
 class Ledger:
-    """The outcomes of a store's videos: at most one ClipRecord or Failure per video; the first one written stays."""
+    """The outcomes of a store's videos: at most one ClipRecord or Failure per video; the first one written stays.
+
+    A file is read once per process: later listings read only files that are new or were replaced since.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._known: dict[str, tuple[tuple[int, int], ClipRecord | Failure]] = {}  # {file name: (stamp, outcome)}
 
     def outcome(self, video_id: str) -> ClipRecord | Failure | None:
         """Return the outcome of a video; None if it has none yet."""
@@ -121,11 +124,30 @@ class Ledger:
         """Remove an outcome, so that the video is converted again."""
         self._path(video_id).unlink(missing_ok=True)
 
-    def outcomes(self) -> Iterator[ClipRecord | Failure]:
-        """Yield all outcomes, in no particular order."""
-        for path in self._folder.glob("??/*.json"):
-            if (outcome := self._read(path)) is not None:
-                yield outcome
+    def outcomes(self) -> list[ClipRecord | Failure]:
+        """Return all outcomes, ordered by file name."""
+        known: dict[str, tuple[tuple[int, int], ClipRecord | Failure]] = {}
+        for folder in sorted(self._folder.glob("??")):
+            with os.scandir(folder) as entries:
+                files = sorted((entry for entry in entries if entry.name.endswith(".json")), key=lambda one: one.name)
+            for entry in files:
+                if (found := self._read_if_new(entry)) is not None:
+                    known[entry.name] = found
+        self._known = known
+        return [outcome for _, outcome in known.values()]
+
+    def _read_if_new(self, entry: "os.DirEntry[str]") -> tuple[tuple[int, int], ClipRecord | Failure] | None:
+        """Return the stamp and outcome of a file, from memory if it was read before; None if it is gone."""
+        try:
+            stat = entry.stat()
+        except FileNotFoundError:
+            return None
+        stamp = (stat.st_ino, stat.st_mtime_ns)
+        known = self._known.get(entry.name)
+        if known is not None and known[0] == stamp:
+            return known
+        outcome = self._read(Path(entry.path))
+        return None if outcome is None else (stamp, outcome)
 
     def _path(self, video_id: str) -> Path:
         key = video_key(video_id)

@@ -67,6 +67,20 @@ def test_a_holder_that_was_swept_away_does_not_mistake_anothers_lease_for_its_ow
     assert third.is_held(new) and third.remove_stale() == {new.token}
 
 
+def test_the_heartbeat_of_a_paused_holder_does_not_keep_anothers_dead_lease_alive(tmp_path: Path) -> None:
+    paused, second, third = (Leases(tmp_path, seconds=60) for _ in range(3))
+    assert paused.claim("v") is not None
+    pretend_other_machine(tmp_path)
+    age_leases(tmp_path, 61)
+    second.remove_stale()
+    new = second.claim("v")  # generations begin at 0 again: the same file name
+    assert new is not None and new.generation == 0
+    pretend_other_machine(tmp_path)
+    age_leases(tmp_path, 61)  # the second process dies
+    paused.heartbeat()
+    assert third.claim("v") is not None
+
+
 def test_a_heartbeat_survives_a_disk_that_hiccups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leases = Leases(tmp_path)
     leases.claim("v")

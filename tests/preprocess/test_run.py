@@ -1,5 +1,6 @@
 """The whole run: continues after kills, divides work among processes, sets broken videos aside."""
 
+import errno
 import os
 import random
 import re
@@ -16,9 +17,12 @@ import pytest
 from covid_cmsf import exit_codes
 from covid_cmsf.clips import ClipStore
 from covid_cmsf.clips.maintenance import check_store, merge_stores
-from covid_cmsf.clips.records import read_failures
+from covid_cmsf.clips.records import ClipRecord, Failure, StoreInfo, read_failures
+from preprocess.config import WorkerConfig
+from preprocess.layouts import scan_collection
 from preprocess.leases import Leases
-from preprocess.store import video_key
+from preprocess.run import PreprocessRun
+from preprocess.store import Ledger, prepare_store, video_key
 from tests.factories import make_ucf, moving_square, write_video
 from tests.preprocess.commands import command, count_done, hash_tree, preprocess, run_cli
 
@@ -370,3 +374,26 @@ def test_an_estimate_writes_nothing(videos: Path, tmp_path: Path) -> None:
     number = re.match(r"8 videos: about (\d+) s with 1 workers, about (\d+) kB\n", result.stdout)
     assert number is not None and int(number[2]) > 10, result.stdout
     assert not (tmp_path / "clips").exists()
+
+
+def test_files_that_another_process_recorded_meanwhile_are_kept_when_the_ledger_fails(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process loses its lease while it publishes; the other records the video, then this one's write fails."""
+    out = tmp_path / "clips"
+    collection = scan_collection("ucf101", videos)
+    info = StoreInfo(modalities=("rgb",), short_edge=0, max_frames=0, quality=18, flow=None)
+    prepare_store(out, info)
+    plain_write = Ledger.write
+    stored: list[Path] = []
+
+    def write(ledger: Ledger, outcome: ClipRecord | Failure) -> bool:
+        plain_write(ledger, outcome)  # the other process
+        stored.extend(out.glob("rgb/**/*.mp4"))
+        raise OSError(errno.EIO, "the network disk is gone")
+
+    monkeypatch.setattr(Ledger, "write", write)
+    config = WorkerConfig(info=info, decoder="av")
+    with pytest.raises(OSError, match="network disk"):
+        PreprocessRun(out, collection, info).run(collection.videos[:1], [config], time_limit=60, retry_failed=False)
+    assert stored and all(path.is_file() for path in stored)

@@ -39,3 +39,25 @@ def test_an_id_that_leads_out_of_the_store_is_refused(tmp_path: Path) -> None:
     ledger.write(replace(RECORD, video_id="../../x"))
     with pytest.raises(ValueError, match="a video id is a relative path"):
         list(ledger.outcomes())
+
+
+def test_a_ledger_is_read_once_and_then_only_what_is_new_or_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [replace(RECORD, video_id=f"v{number}") for number in range(6)]
+    for record in records:
+        Ledger(tmp_path).write(record)
+    read: list[str] = []
+    plain_read = Ledger._read
+    monkeypatch.setattr(Ledger, "_read", staticmethod(lambda path: read.append(path.name) or plain_read(path)))
+    ledger = Ledger(tmp_path)
+    assert len(ledger.outcomes()) == 6 and len(read) == 6
+    assert len(ledger.outcomes()) == 6 and len(read) == 6
+    other = Ledger(tmp_path)  # another process adds one, and replaces one
+    other.write(replace(RECORD, video_id="new"))
+    other.remove("v3")
+    other.write(Failure("v3", "decode", "why"))
+    outcomes = {outcome.video_id: outcome for outcome in ledger.outcomes()}
+    assert len(outcomes) == 7 and isinstance(outcomes["v3"], Failure) and len(read) == 8
+    other.remove("v1")
+    assert "v1" not in {outcome.video_id for outcome in ledger.outcomes()} and len(read) == 8
