@@ -26,7 +26,7 @@ from covid_cmsf.cotrain.executor import seed_dir
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.plan import PlanConfig
 from covid_cmsf.cotrain.run import build_graphs, write_results
-from covid_cmsf.cotrain.stage import write_stage_key, write_stage_result
+from covid_cmsf.cotrain.stage import videos_fingerprint, write_stage_key, write_stage_result
 from covid_cmsf.evaluation.features.file import Features, save_features
 from covid_cmsf.evaluation.features.subsets import VideoTable
 from covid_cmsf.evaluation.probes.linear import evaluate_linear
@@ -154,7 +154,9 @@ def finish_stage(stage: Stage, sizes: dict[str, int]) -> None:
     (stage.folder / "checkpoints" / "index.json").write_text(json.dumps(index), encoding="utf-8")
     result = {"r1": retrieval.recall[1], "chance": retrieval.chance, "r1_interval": retrieval.interval[1]}
     result |= {"linear": linear.scores.top1, "effective_rank": retrieval.effective_rank, "seconds": 20.0 + stage.number}
-    write_stage_result(stage, {**result, "num_classes": 4, "seconds_last_start": 30.0})
+    result |= {"num_classes": 4, "seconds_last_start": 30.0}
+    result |= {"videos_sha256": videos_fingerprint(stage.clips, stage.modality)}
+    write_stage_result(stage, result)
 
 
 def make_image_run(root: Path) -> Path:
