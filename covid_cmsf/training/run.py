@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 def run_training(config: TrainConfig, folder: Path, *, accept_changes: bool = False) -> Literal["finished", "stopped"]:
     """Train in `folder`: start a new run, or resume the one that is there."""
-    with stop_request() as stop:
+    with stop_request(at_once=True) as stop:
         try:
             return _run_training(config, folder, stop, accept_changes=accept_changes)
         except StoppedBeforeTraining:
@@ -90,7 +90,7 @@ def _run_training(
             stack.callback(writer.close)
         display = stack.enter_context(progress_display(total=total, done=train_state.step, quiet=not dist.is_main))
         run = Run(config, components, loader, train_state, checkpoints, writer, dist, stop, display)
-        stop.training = True
+        stop.at_once = False
         status = train(run)
         for guide in components.guides:
             guide.check_unchanged()

@@ -17,16 +17,17 @@ class StoppedBeforeTraining(BaseException):
 class StopRequest:
     """`asked` becomes True at the first signal; a second Ctrl-C interrupts at once.
 
-    Until `training` is set, a signal interrupts at once: filling a guide's cache or decoding clips may take hours.
+    While `at_once` is set, a signal raises StoppedBeforeTraining: filling a guide's cache or decoding clips may take
+    hours, and nobody looks at `asked` meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, at_once: bool = False) -> None:
         self.asked = False
-        self.training = False
+        self.at_once = at_once
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
-        if not self.training:
+        if self.at_once:
             raise StoppedBeforeTraining
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
@@ -34,9 +35,9 @@ class StopRequest:
 
 
 @contextmanager
-def stop_request() -> Iterator[StopRequest]:
+def stop_request(*, at_once: bool = False) -> Iterator[StopRequest]:
     """Turn signals within the block into a stop request."""
-    request = StopRequest()
+    request = StopRequest(at_once=at_once)
     before = {number: signal.signal(number, request.handle) for number in SIGNALS}
     try:
         yield request

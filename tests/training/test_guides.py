@@ -153,7 +153,7 @@ def test_videos_that_the_guide_cannot_see_do_not_shift_its_cache(
     shutil.copytree(clips, tmp_path / "clips")
     records = read_manifest(tmp_path / "clips" / "manifest.csv")
     short = next(record for record in records if "_g09_" in record.video_id)
-    changed = [replace(one, num_frames=1, num_flow=0) if one is short else one for one in records]
+    changed = [replace(one, num_frames=1, num_flow=0) if one == short else one for one in records]
     write_manifest(tmp_path / "clips" / "manifest.csv", changed)
     for cache in ("none", "views"):
         run_training(guided(tmp_path / "clips", flow_weights, cache=cache), tmp_path / cache)
