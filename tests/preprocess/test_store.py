@@ -49,7 +49,12 @@ def test_a_ledger_is_read_once_and_then_only_what_is_new_or_replaced(
         Ledger(tmp_path).write(record)
     read: list[str] = []
     plain_read = Ledger._read
-    monkeypatch.setattr(Ledger, "_read", staticmethod(lambda path: read.append(path.name) or plain_read(path)))
+
+    def counted_read(path: Path) -> ClipRecord | Failure | None:
+        read.append(path.name)
+        return plain_read(path)
+
+    monkeypatch.setattr(Ledger, "_read", staticmethod(counted_read))
     ledger = Ledger(tmp_path)
     assert len(ledger.outcomes()) == 6 and len(read) == 6
     assert len(ledger.outcomes()) == 6 and len(read) == 6

@@ -84,12 +84,11 @@ def test_an_interrupted_report_ends_with_75_and_is_written_by_the_same_command(
 
     monkeypatch.setattr(build, "draw_curve_figures", lambda lines, folder: {})
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
-    try:
-        with monkeypatch.context() as interrupted, pytest.raises(SystemExit) as end:
-            interrupted.setattr(build, "build_lines", stop)
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(build, "build_lines", stop)
+        with pytest.raises(SystemExit) as end:
             run_app(app)
-    finally:
-        signal.signal(signal.SIGINT, inherited)
+    signal.signal(signal.SIGINT, inherited)
     assert end.value.code == INTERRUPTED and (out / "index.html").is_file()
     assert read_metadata(out)["unfinished"] and read_metadata(out)["paths"]
     with pytest.raises(SystemExit) as end:
