@@ -1,0 +1,141 @@
+"""Find the videos that are most like a query, window by window.
+
+Every window of the query is compared with every window of the index. A video's similarity to one query window is that
+of its best window; its score is the mean over the query windows (the Chamfer similarity, as ViSiL, Kordopatis-Zilos et
+al. 2019, uses it between videos). So a short query finds a moment inside a long video. Modalities are fused by adding
+their scores.
+"""
+
+# Q query windows, W windows, N videos, D feature, K results
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covid_cmsf.search.index import SearchIndex, WindowSet, modality_weights
+
+BLOCK_VALUES = 32_000_000  # similarities at a time
+
+
+@dataclass(frozen=True)
+class Match:
+    """One result: a video, its score (-1 to 1), and its window that is most like one of the query, in frames."""
+
+    video: int  # index of the video
+    score: float
+    start: int
+    end: int  # exclusive
+    query_window: int
+    by_modality: dict[str, float]  # the score of every modality, also of those that were not asked for
+
+
+def search(
+    index: SearchIndex,
+    queries: Mapping[str, Tensor],
+    *,
+    top: int = 20,
+    modality: str = "fused",
+    exclude: frozenset[int] = frozenset(),
+) -> list[Match]:
+    """Return the `top` videos most like the query, best first; equal scores are ordered by video.
+
+    Args:
+        index: where to search.
+        queries: per modality the vectors of the query's windows, (Q, D), centered by `WindowSet.center`.
+        top: number of videos.
+        modality: one of the index, or fused.
+        exclude: videos that are left out, such as the query itself.
+
+    Example:
+        >>> index = cc.build_index({"rgb": cc.load_features("rgb.safetensors")})
+        >>> query = cc.video_vectors(index, 0)
+        >>> matches = cc.search(index, query, top=2, exclude=frozenset({0}))
+        >>> len(matches), matches[0].score >= matches[1].score
+        (2, True)
+    """
+    if top < 1:
+        raise ValueError(f"top = {top}: must be at least 1")
+    weights = modality_weights(index, modality)
+    if missing := [name for name in weights if name not in queries or len(queries[name]) == 0]:
+        raise ValueError(f"the query has no windows of {', '.join(missing)}")
+    scores = {
+        name: _video_scores(index.windows[name], vectors, len(index.videos))
+        for name, vectors in queries.items()
+        if name in index.windows and len(vectors)
+    }
+    total = sum(weight * scores[name] for name, weight in weights.items())
+    assert isinstance(total, np.ndarray)  # NaN where a video lacks a modality that was asked for
+    order = [int(i) for i in np.lexsort((np.arange(len(total)), -np.nan_to_num(total, nan=-np.inf)))]
+    found = [video for video in order if video not in exclude and not np.isnan(total[video])][:top]
+    leading = max(weights, key=lambda name: weights[name])
+    matches = []
+    for video in found:
+        start, query_window = _best_window(index.windows[leading], queries[leading], video)
+        matches.append(
+            Match(
+                video=video,
+                score=float(total[video]),
+                start=start,
+                end=start + index.windows[leading].span,
+                query_window=query_window,
+                by_modality={
+                    name: float(values[video]) for name, values in scores.items() if values[video] == values[video]
+                },
+            )
+        )
+    return matches
+
+
+def video_vectors(
+    index: SearchIndex, video: int, *, start: int | None = None, end: int | None = None
+) -> dict[str, Tensor]:
+    """Return the vectors of an indexed video per modality; only windows that begin in the frames [start, end).
+
+    If no window begins there, it is the one whose middle is nearest to the middle of the interval.
+    """
+    found = {}
+    for name, windows in index.windows.items():
+        rows = windows.of_video(video)
+        starts, vectors = windows.starts[rows], windows.vectors[rows]
+        if len(starts) and (start is not None or end is not None):
+            low = 0 if start is None else start
+            high = int(starts.max()) + windows.span if end is None else end
+            inside = (starts >= low) & (starts < high)
+            if not inside.any():
+                nearest = (starts + windows.span / 2 - (low + high) / 2).abs().argmin()
+                inside = torch.arange(len(starts)) == nearest
+            vectors = vectors[inside]
+        found[name] = vectors
+    return found
+
+
+def _video_scores(windows: WindowSet, queries: Tensor, num_videos: int) -> np.ndarray:
+    """Return (N,) float64: mean over the queries of the best similarity within each video; NaN without windows."""
+    totals = np.full(num_videos, np.nan)
+    present, firsts = np.unique(windows.videos.numpy(), return_index=True)
+    if len(present) == 0:
+        return totals
+    bounds = np.append(firsts, len(windows.videos))
+    block = max(1, BLOCK_VALUES // max(1, len(queries)))
+    query_array = queries.float().numpy()
+    low = 0
+    while low < len(present):  # blocks of whole videos
+        high = max(low + 1, int(np.searchsorted(bounds, bounds[low] + block, side="right")) - 1)
+        vectors = windows.vectors[bounds[low] : bounds[high]].numpy()
+        similarities = query_array @ vectors.T
+        best = np.maximum.reduceat(similarities, bounds[low:high] - bounds[low], axis=1)
+        totals[present[low:high]] = best.mean(axis=0, dtype=np.float64)
+        low = high
+    return totals
+
+
+def _best_window(windows: WindowSet, queries: Tensor, video: int) -> tuple[int, int]:
+    """Return the first frame of the video's best window, and the query window that it matches."""
+    rows = windows.of_video(video)
+    similarities = queries @ windows.vectors[rows].T  # (Q, windows of the video)
+    flat = int(similarities.argmax())
+    query_window, window = divmod(flat, similarities.shape[1])
+    return int(windows.starts[rows][window]), query_window
