@@ -1,0 +1,188 @@
+"""Compare the pictures of two videos: which part of one is a copy of which part of the other?
+
+Embeddings say that two videos are alike; a copy shows the same pixels at the same time. Videos are compared as gray
+thumbnails, `RATE` per second. Two frames match if their pictures correlate and, where something moves, their changes
+since the last thumbnail correlate too: clips of one camera have the same background but other motion. The second video
+may be cropped, mirrored, faster or slower, and hold only a part of the first.
+"""
+
+# S thumbnails of a video, E = THUMBNAIL_SIZE, P = values of a descriptor
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+RATE = 5.0  # thumbnails per second
+THUMBNAIL_SIZE = 24  # pixels, height and width
+DESCRIPTOR_SIZE = 12
+SPEEDS = (1.0, 0.5, 2 / 3, 0.8, 1.25, 1.5, 2.0)
+SHIFTS = range(-5, 6)  # thumbnails around the proposed position
+LOCAL = 12  # thumbnails on either side of the proposed position that select crop, mirroring, speed and shift
+MIN_LOCAL = 5
+MATCH = 0.7  # frames whose similarity is above this are copies
+STILL = 1.0  # gray levels: a smaller change between thumbnails is noise
+Crop = tuple[float, float, float]  # top, left, edge; in shares of the picture
+FULL: Crop = (0.0, 0.0, 1.0)
+CROPS: tuple[Crop, ...] = (
+    FULL,
+    *(((1 - edge) / 2, (1 - edge) / 2, edge) for edge in (0.9, 0.8, 0.7)),
+    *((top, left, edge) for edge in (0.85, 0.7) for top in (0.0, 1 - edge) for left in (0.0, 1 - edge)),
+)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The longest matching part of two videos, in thumbnails; empty if nothing matches."""
+
+    similarity: float  # mean over the part, 0 to 1
+    first: tuple[int, int]  # start and end (exclusive) in the first video
+    second: tuple[int, int]
+    speed: float  # thumbnails of the second per thumbnail of the first
+    mirrored: bool
+
+    def share(self, num_first: int, num_second: int) -> float:
+        """Return the share of the shorter video that the matching part covers."""
+        lengths = (self.first[1] - self.first[0]) / num_first, (self.second[1] - self.second[0]) / num_second
+        return max(lengths)
+
+
+NOTHING = Alignment(0.0, (0, 0), (0, 0), 1.0, False)
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """What is compared per thumbnail: its picture and its change, (S, P) each with mean 0 and unit length."""
+
+    pictures: Floats
+    changes: Floats
+    moving: NDArray[np.bool_]  # (S,)
+
+
+def describe(thumbnails: Bytes, crop: Crop = FULL, *, mirror: bool = False) -> Descriptors:
+    """Describe uint8 thumbnails (S, E, E), cropped and mirrored."""
+    rows, columns = (_resize_matrix(thumbnails.shape[axis], crop[axis - 1], crop[2]) for axis in (1, 2))
+    small = np.einsum("pe,sef,qf->spq", rows, thumbnails.astype(np.float32), columns, optimize=True)
+    if mirror:
+        small = small[:, :, ::-1]
+    flat = small.reshape(len(small), -1)
+    changes = np.diff(flat, axis=0, prepend=flat[:1])
+    if len(changes) > 1:
+        changes[0] = changes[1]
+    return Descriptors(_standardize(flat), _standardize(changes), np.sqrt((changes**2).mean(1)) > STILL)
+
+
+VARIANTS: tuple[tuple[Crop, Crop, bool], ...] = (  # crop of the first video, crop of the second, mirrored
+    *((crop, FULL, mirrored) for crop in CROPS for mirrored in (False, True)),
+    *((FULL, crop, mirrored) for crop in CROPS[1:] for mirrored in (False, True)),
+)
+
+
+class DescribedVideo:
+    """Thumbnails of a video (S, E, E) with the descriptors of every crop, computed when they are first needed."""
+
+    def __init__(self, thumbnails: Bytes) -> None:
+        self.thumbnails = thumbnails
+        self._descriptors: dict[tuple[Crop, bool], Descriptors] = {}
+
+    def __len__(self) -> int:
+        return len(self.thumbnails)
+
+    def get(self, crop: Crop, *, mirrored: bool = False) -> Descriptors:
+        """Return the descriptors of one crop."""
+        if (crop, mirrored) not in self._descriptors:
+            self._descriptors[crop, mirrored] = describe(self.thumbnails, crop, mirror=mirrored)
+        return self._descriptors[crop, mirrored]
+
+
+def align(first: DescribedVideo, second: DescribedVideo, anchors: list[tuple[int, int]]) -> Alignment:
+    """Return the best alignment near one of the `anchors`, pairs of thumbnails that may show the same moment.
+
+    Around every anchor all crops, speeds and shifts are compared; the best of them is followed through both videos.
+    """
+    best_score, best = -1.0, None
+    speeds, shifts = (grid.reshape(-1, 1) for grid in np.meshgrid(SPEEDS, SHIFTS, indexing="ij"))
+    reach = math.ceil(LOCAL * max(SPEEDS)) + max(SHIFTS)
+    fewest = min(MIN_LOCAL, len(first), len(second))
+    for anchor in anchors:
+        i = np.arange(max(0, anchor[0] - LOCAL), min(len(first), anchor[0] + LOCAL + 1))  # (n,)
+        j = np.rint(anchor[1] + shifts + speeds * (i - anchor[0])).astype(np.int64)  # (lines, n)
+        window = slice(max(0, anchor[1] - reach), min(len(second), anchor[1] + reach + 1))
+        inside = (j >= window.start) & (j < window.stop)
+        similarity = np.stack(
+            [
+                _similarity(first.get(a), second.get(b, mirrored=mirrored), slice(i[0], i[-1] + 1), window)
+                for a, b, mirrored in VARIANTS
+            ]
+        )  # (variants, n, m)
+        values = similarity[:, np.arange(len(i)), np.clip(j - window.start, 0, window.stop - window.start - 1)]
+        counts = inside.sum(1)
+        scores = np.where(
+            counts >= fewest, (values * inside).sum(-1) / np.maximum(counts, 1), -1.0
+        )  # (variants, lines)
+        variant, line = np.unravel_index(scores.argmax(), scores.shape)
+        if scores[variant, line] > best_score:
+            best_score = float(scores[variant, line])
+            best = (VARIANTS[variant], anchor, float(speeds[line, 0]), int(shifts[line, 0]))
+    return NOTHING if best is None else _follow(first, second, *best)
+
+
+def _similarity(a: Descriptors, b: Descriptors, rows: slice, columns: slice) -> Floats:
+    """Return the (n, m) similarities of thumbnails a[rows] and b[columns]."""
+    pictures = a.pictures[rows] @ b.pictures[columns].T
+    changes = a.changes[rows] @ b.changes[columns].T
+    still = ~a.moving[rows, None] & ~b.moving[columns]
+    similarity: Floats = np.where(still, pictures, (pictures + changes) / 2)
+    return similarity
+
+
+def _follow(
+    first: DescribedVideo,
+    second: DescribedVideo,
+    variant: tuple[Crop, Crop, bool],
+    anchor: tuple[int, int],
+    speed: float,
+    shift: int,
+) -> Alignment:
+    """Follow a line through both videos; return the part whose sum of (similarity - MATCH) is largest."""
+    a, b = first.get(variant[0]), second.get(variant[1], mirrored=variant[2])
+    i = np.arange(len(first))
+    j = np.rint(anchor[1] + shift + speed * (i - anchor[0])).astype(np.int64)
+    i, j = i[(j >= 0) & (j < len(second))], j[(j >= 0) & (j < len(second))]
+    pictures, changes = (a.pictures[i] * b.pictures[j]).sum(1), (a.changes[i] * b.changes[j]).sum(1)
+    similarity = np.where(~a.moving[i] & ~b.moving[j], pictures, (pictures + changes) / 2)
+    sums = np.concatenate([[0.0], np.cumsum(similarity - MATCH)])
+    end = int((sums - np.minimum.accumulate(sums)).argmax())
+    if end == 0:
+        return NOTHING
+    start = int(sums[: end + 1].argmin())
+    i, j = i[start:end], j[start:end]
+    return Alignment(
+        similarity=float(similarity[start:end].mean()),
+        first=(int(i[0]), int(i[-1]) + 1),
+        second=(int(j[0]), int(j[-1]) + 1),
+        speed=speed,
+        mirrored=variant[2],
+    )
+
+
+def _standardize(values: Floats) -> Floats:
+    centered = values - values.mean(1, keepdims=True)
+    unit: Floats = centered / np.maximum(np.linalg.norm(centered, axis=1, keepdims=True), 1e-6)
+    return unit
+
+
+@cache
+def _resize_matrix(size: int, start: float, edge: float) -> Floats:
+    """Return the (DESCRIPTOR_SIZE, size) matrix that averages the pixels of [start, start + edge) of an axis."""
+    bounds = (start + edge * np.linspace(0, 1, DESCRIPTOR_SIZE + 1)) * size
+    pixels = np.arange(size)
+    overlap = np.minimum(bounds[1:, None], pixels + 1) - np.maximum(bounds[:-1, None], pixels)
+    overlap = np.clip(overlap, 0, None)
+    weights: Floats = (overlap / overlap.sum(1, keepdims=True)).astype(np.float32)
+    return weights
