@@ -21,10 +21,11 @@ Floats = NDArray[np.float32]
 RATE = 5.0  # thumbnails per second
 THUMBNAIL_SIZE = 24  # pixels, height and width
 DESCRIPTOR_SIZE = 12
-SPEEDS = (1.0, 0.5, 2 / 3, 0.8, 1.25, 1.5, 2.0)
+SPEEDS = (1.0, 0.5, 2 / 3, 0.75, 0.8, 0.9, 1.1, 1.25, 4 / 3, 1.5, 2.0)
 SHIFTS = range(-5, 6)  # thumbnails around the proposed position
 LOCAL = 12  # thumbnails on either side of the proposed position that select crop, mirroring, speed and shift
 MIN_LOCAL = 5
+FOLLOWED = 8  # lines that are followed through both videos
 MATCH = 0.7  # frames whose similarity is above this are copies
 STILL = 1.0  # gray levels: a smaller change between thumbnails is noise
 Crop = tuple[float, float, float]  # top, left, edge; in shares of the picture
@@ -32,7 +33,7 @@ FULL: Crop = (0.0, 0.0, 1.0)
 CROPS: tuple[Crop, ...] = (
     FULL,
     *(((1 - edge) / 2, (1 - edge) / 2, edge) for edge in (0.9, 0.8, 0.7)),
-    *((top, left, edge) for edge in (0.85, 0.7) for top in (0.0, 1 - edge) for left in (0.0, 1 - edge)),
+    *((top, left, edge) for edge in (0.85, 0.75, 0.65) for top in (0.0, 1 - edge) for left in (0.0, 1 - edge)),
 )
 
 
@@ -45,6 +46,10 @@ class Alignment:
     second: tuple[int, int]
     speed: float  # thumbnails of the second per thumbnail of the first
     mirrored: bool
+
+    def evidence(self) -> float:
+        """Return how much speaks for a copy: the sum over the part of (similarity - MATCH)."""
+        return (self.similarity - MATCH) * (self.first[1] - self.first[0])
 
     def share(self, num_first: int, num_second: int) -> float:
         """Return the share of the shorter video that the matching part covers."""
@@ -103,9 +108,10 @@ class DescribedVideo:
 def align(first: DescribedVideo, second: DescribedVideo, anchors: list[tuple[int, int]]) -> Alignment:
     """Return the best alignment near one of the `anchors`, pairs of thumbnails that may show the same moment.
 
-    Around every anchor all crops, speeds and shifts are compared; the best of them is followed through both videos.
+    Around every anchor all crops, speeds and shifts are compared; the best of them are followed through both videos,
+    and the longest and surest match is returned.
     """
-    best_score, best = -1.0, None
+    candidates: list[tuple[float, tuple[Crop, Crop, bool], tuple[int, int], float, int]] = []
     speeds, shifts = (grid.reshape(-1, 1) for grid in np.meshgrid(SPEEDS, SHIFTS, indexing="ij"))
     reach = math.ceil(LOCAL * max(SPEEDS)) + max(SHIFTS)
     fewest = min(MIN_LOCAL, len(first), len(second))
@@ -122,14 +128,14 @@ def align(first: DescribedVideo, second: DescribedVideo, anchors: list[tuple[int
         )  # (variants, n, m)
         values = similarity[:, np.arange(len(i)), np.clip(j - window.start, 0, window.stop - window.start - 1)]
         counts = inside.sum(1)
-        scores = np.where(
-            counts >= fewest, (values * inside).sum(-1) / np.maximum(counts, 1), -1.0
-        )  # (variants, lines)
+        means = (values * inside).sum(-1) / np.maximum(counts, 1)
+        scores = np.where(counts >= fewest, means, -1.0)  # (variants, lines)
         variant, line = np.unravel_index(scores.argmax(), scores.shape)
-        if scores[variant, line] > best_score:
-            best_score = float(scores[variant, line])
-            best = (VARIANTS[variant], anchor, float(speeds[line, 0]), int(shifts[line, 0]))
-    return NOTHING if best is None else _follow(first, second, *best)
+        best = float(scores[variant, line])
+        candidates.append((best, VARIANTS[variant], anchor, float(speeds[line, 0]), int(shifts[line, 0])))
+    candidates.sort(key=lambda candidate: -candidate[0])
+    followed = [_follow(first, second, *candidate[1:]) for candidate in candidates[:FOLLOWED]]
+    return max(followed, key=Alignment.evidence, default=NOTHING)
 
 
 def _similarity(a: Descriptors, b: Descriptors, rows: slice, columns: slice) -> Floats:
