@@ -22,11 +22,14 @@ RATE = 5.0  # thumbnails per second
 THUMBNAIL_SIZE = 24  # pixels, height and width
 DESCRIPTOR_SIZE = 12
 SPEEDS = (1.0, 0.5, 2 / 3, 0.75, 0.8, 0.9, 1.1, 1.25, 4 / 3, 1.5, 2.0)
-SHIFTS = range(-5, 6)  # thumbnails around the proposed position
+MAX_SHIFT = 5
+SHIFTS = sorted(range(-MAX_SHIFT, MAX_SHIFT + 1), key=abs)  # thumbnails around the proposed position
+FINE_SHIFTS = (0.0, -0.5, 0.5)
 LOCAL = 12  # thumbnails on either side of the proposed position that select crop, mirroring, speed and shift
 MIN_LOCAL = 5
 FOLLOWED = 8  # lines that are followed through both videos
 MATCH = 0.7  # frames whose similarity is above this are copies
+PLAUSIBLE = 0.6  # correlation of two pictures below which no copy is looked for
 STILL = 1.0  # gray levels: a smaller change between thumbnails is noise
 Crop = tuple[float, float, float]  # top, left, edge; in shares of the picture
 FULL: Crop = (0.0, 0.0, 1.0)
@@ -69,8 +72,8 @@ class Descriptors:
     moving: NDArray[np.bool_]  # (S,)
 
 
-def describe(thumbnails: Bytes, crop: Crop = FULL, *, mirror: bool = False) -> Descriptors:
-    """Describe uint8 thumbnails (S, E, E), cropped and mirrored."""
+def describe(thumbnails: Bytes | Floats, crop: Crop = FULL, *, mirror: bool = False) -> Descriptors:
+    """Describe gray thumbnails (S, E, E), cropped and mirrored."""
     rows, columns = (_resize_matrix(thumbnails.shape[axis], crop[axis - 1], crop[2]) for axis in (1, 2))
     small = np.einsum("pe,sef,qf->spq", rows, thumbnails.astype(np.float32), columns, optimize=True)
     if mirror:
@@ -113,9 +116,11 @@ def align(first: DescribedVideo, second: DescribedVideo, anchors: list[tuple[int
     """
     candidates: list[tuple[float, tuple[Crop, Crop, bool], tuple[int, int], float, int]] = []
     speeds, shifts = (grid.reshape(-1, 1) for grid in np.meshgrid(SPEEDS, SHIFTS, indexing="ij"))
-    reach = math.ceil(LOCAL * max(SPEEDS)) + max(SHIFTS)
+    reach = math.ceil(LOCAL * max(SPEEDS)) + MAX_SHIFT
     fewest = min(MIN_LOCAL, len(first), len(second))
     for anchor in anchors:
+        if not _plausible(first, second, anchor):
+            continue
         i = np.arange(max(0, anchor[0] - LOCAL), min(len(first), anchor[0] + LOCAL + 1))  # (n,)
         j = np.rint(anchor[1] + shifts + speeds * (i - anchor[0])).astype(np.int64)  # (lines, n)
         window = slice(max(0, anchor[1] - reach), min(len(second), anchor[1] + reach + 1))
@@ -138,6 +143,15 @@ def align(first: DescribedVideo, second: DescribedVideo, anchors: list[tuple[int
     return max(followed, key=Alignment.evidence, default=NOTHING)
 
 
+def _plausible(first: DescribedVideo, second: DescribedVideo, anchor: tuple[int, int]) -> bool:
+    """Whether the picture at the anchor is like one within SHIFTS of it, for any crop: fast, and false for most."""
+    near = slice(max(0, anchor[1] - MAX_SHIFT), anchor[1] + MAX_SHIFT + 1)
+    return any(
+        float((second.get(b, mirrored=mirrored).pictures[near] @ first.get(a).pictures[anchor[0]]).max()) > PLAUSIBLE
+        for a, b, mirrored in VARIANTS
+    )
+
+
 def _similarity(a: Descriptors, b: Descriptors, rows: slice, columns: slice) -> Floats:
     """Return the (n, m) similarities of thumbnails a[rows] and b[columns]."""
     pictures = a.pictures[rows] @ b.pictures[columns].T
@@ -156,25 +170,47 @@ def _follow(
     shift: int,
 ) -> Alignment:
     """Follow a line through both videos; return the part whose sum of (similarity - MATCH) is largest."""
-    a, b = first.get(variant[0]), second.get(variant[1], mirrored=variant[2])
-    i = np.arange(len(first))
-    j = np.rint(anchor[1] + shift + speed * (i - anchor[0])).astype(np.int64)
-    i, j = i[(j >= 0) & (j < len(second))], j[(j >= 0) & (j < len(second))]
-    pictures, changes = (a.pictures[i] * b.pictures[j]).sum(1), (a.changes[i] * b.changes[j]).sum(1)
-    similarity = np.where(~a.moving[i] & ~b.moving[j], pictures, (pictures + changes) / 2)
+    a = first.get(variant[0])
+    found = []
+    for fine_shift in FINE_SHIFTS:
+        i = np.arange(len(first))
+        j = anchor[1] + shift + fine_shift + speed * (i - anchor[0])
+        inside = (j >= -0.5) & (j <= len(second) - 0.5)
+        i, j = i[inside], np.clip(j[inside], 0, len(second) - 1)
+        if len(i) == 0:
+            continue
+        # The second video on the time axis of the first: then changes are over the same time as well.
+        b = describe(_interpolate(second.thumbnails, j), variant[1], mirror=variant[2])
+        pictures, changes = (a.pictures[i] * b.pictures).sum(1), (a.changes[i] * b.changes).sum(1)
+        similarity = np.where(~a.moving[i] & ~b.moving, pictures, (pictures + changes) / 2)
+        found.append(_matching_part(similarity, i, j, speed=speed, mirrored=variant[2]))
+    return max(found, key=Alignment.evidence, default=NOTHING)
+
+
+def _matching_part(
+    similarity: Floats, i: NDArray[np.int64], j: NDArray[np.float64], *, speed: float, mirrored: bool
+) -> Alignment:
     sums = np.concatenate([[0.0], np.cumsum(similarity - MATCH)])
     end = int((sums - np.minimum.accumulate(sums)).argmax())
     if end == 0:
         return NOTHING
     start = int(sums[: end + 1].argmin())
-    i, j = i[start:end], j[start:end]
     return Alignment(
         similarity=float(similarity[start:end].mean()),
-        first=(int(i[0]), int(i[-1]) + 1),
-        second=(int(j[0]), int(j[-1]) + 1),
+        first=(int(i[start]), int(i[end - 1]) + 1),
+        second=(round(float(j[start])), round(float(j[end - 1])) + 1),
         speed=speed,
-        mirrored=variant[2],
+        mirrored=mirrored,
     )
+
+
+def _interpolate(thumbnails: Bytes, positions: NDArray[np.float64]) -> Floats:
+    """Return the thumbnails at fractional positions, between 0 and the last."""
+    low = np.floor(positions).astype(np.int64)
+    high = np.minimum(low + 1, len(thumbnails) - 1)
+    weight = (positions - low).astype(np.float32)[:, None, None]
+    mixed: Floats = (1 - weight) * thumbnails[low] + weight * thumbnails[high]
+    return mixed
 
 
 def _standardize(values: Floats) -> Floats:

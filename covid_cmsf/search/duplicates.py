@@ -1,0 +1,151 @@
+"""Find copies among videos: re-encoded, cropped, mirrored, faster or slower, cut out, or part of a longer video.
+
+The embeddings propose pairs of windows, the pictures decide (`alignment`). Two videos that only share a part, such as
+an intro, are reported as such and not as copies.
+"""
+
+# W windows, K proposals per window
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from covid_cmsf.search.alignment import RATE, Bytes, DescribedVideo, align
+from covid_cmsf.search.index import SearchIndex, WindowSet
+
+PER_WINDOW = 10  # windows of other videos that are proposed per window
+ANCHORS = 6  # proposals per pair of videos that are looked at
+BLOCK = 512  # windows whose similarities are computed at a time
+COPY_SHARE = 0.5  # of the shorter video; two clips of one scene rarely match for a third of it
+SAME_LENGTH = 0.75  # a video whose matching part is less than this share of it contains the other
+SHARED_SECONDS = 1.0  # a shorter match is chance
+Kind = Literal["copy", "contained", "shared"]
+Anchors = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """Two videos with a common part; times in seconds.
+
+    `copy`: the same video. `contained`: the shorter is a part of the longer. `shared`: they only share a part.
+    """
+
+    first: int  # index of the video; of a contained one the longer video is the first
+    second: int
+    kind: Kind
+    similarity: float  # mean over the common part, 0 to 1
+    share: float  # of the shorter video that is common
+    first_part: tuple[float, float]
+    second_part: tuple[float, float]
+    speed: float  # of the second relative to the first: 2 plays twice as fast
+    mirrored: bool
+
+
+def find_duplicates(
+    index: SearchIndex,
+    read_thumbnails: Callable[[int], Bytes],
+    *,
+    modality: str = "rgb",
+    on_pair: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Duplicate]:
+    """Return all pairs of videos with a common part, surest first.
+
+    Args:
+        index: the videos and their windows.
+        read_thumbnails: returns the gray thumbnails of a video, RATE per second.
+        modality: whose embeddings propose the pairs.
+        on_pair: called after every pair with the number of pairs done and the total.
+    """
+    if modality not in index.windows:
+        raise ValueError(f"this index has no {modality!r}; choose from {', '.join(index.windows)}")
+    described = lru_cache(maxsize=256)(lambda video: DescribedVideo(read_thumbnails(video)))
+    pairs = propose_pairs(index, index.windows[modality])
+    found = []
+    for done, ((first, second), anchors) in enumerate(sorted(pairs.items()), start=1):
+        duplicate = _compare(first, second, described(first), described(second), anchors)
+        if duplicate is not None:
+            found.append(duplicate)
+        on_pair(done, len(pairs))
+    return sorted(found, key=lambda one: (-one.share * one.similarity, one.first, one.second))
+
+
+def propose_pairs(index: SearchIndex, windows: WindowSet) -> dict[tuple[int, int], Anchors]:
+    """Return per pair of videos (first < second) the thumbnails at the middle of their most similar windows."""
+    proposals: dict[tuple[int, int], list[tuple[float, int, int]]] = defaultdict(list)
+    vectors, videos, starts = windows.vectors.numpy(), windows.videos.numpy(), windows.starts.numpy()
+    middles = [
+        int(index.videos[video].seconds(start + windows.span // 2) * RATE)
+        for video, start in zip(videos.tolist(), starts.tolist(), strict=True)
+    ]
+    for low in range(0, len(vectors), BLOCK):
+        rows = slice(low, low + BLOCK)
+        similarities = vectors[rows] @ vectors.T
+        similarities[videos[rows, None] == videos[None]] = -2.0
+        count = min(PER_WINDOW, similarities.shape[1])
+        nearest = np.argpartition(-similarities, count - 1, axis=1)[:, :count]
+        for row, columns in enumerate(nearest.tolist(), start=low):
+            for column in columns:
+                if videos[column] == videos[row]:
+                    continue  # fewer than PER_WINDOW windows of other videos
+                a, b = (row, column) if videos[row] < videos[column] else (column, row)
+                value = float(similarities[row - low, column])
+                proposals[int(videos[a]), int(videos[b])].append((value, middles[a], middles[b]))
+    return {
+        pair: list(dict.fromkeys((i, j) for _, i, j in sorted(values, reverse=True)))[:ANCHORS]
+        for pair, values in proposals.items()
+    }
+
+
+def group_copies(duplicates: Iterable[Duplicate]) -> list[list[int]]:
+    """Return groups of videos that are copies or parts of each other, largest first."""
+    parent: dict[int, int] = {}
+
+    def root(video: int) -> int:
+        parent.setdefault(video, video)
+        while parent[video] != video:
+            parent[video] = parent[parent[video]]
+            video = parent[video]
+        return video
+
+    for one in duplicates:
+        if one.kind != "shared":
+            first, second = sorted((root(one.first), root(one.second)))
+            parent[second] = first
+    groups: dict[int, list[int]] = defaultdict(list)
+    for video in sorted(parent):
+        groups[root(video)].append(video)
+    return sorted(groups.values(), key=lambda group: (-len(group), group))
+
+
+def _compare(
+    first: int, second: int, thumbnails: DescribedVideo, others: DescribedVideo, anchors: Anchors
+) -> Duplicate | None:
+    anchors = [(min(i, len(thumbnails) - 1), min(j, len(others) - 1)) for i, j in anchors]
+    part = align(thumbnails, others, anchors)
+    seconds = [(part.first[0] / RATE, part.first[1] / RATE), (part.second[0] / RATE, part.second[1] / RATE)]
+    shares = (
+        (part.first[1] - part.first[0]) / len(thumbnails),
+        (part.second[1] - part.second[0]) / len(others),
+    )
+    if min(end - start for start, end in seconds) < min(SHARED_SECONDS, len(thumbnails) / RATE, len(others) / RATE):
+        return None
+    share = max(shares)
+    kind: Kind = "shared"
+    if share >= COPY_SHARE:
+        kind = "copy" if min(shares) >= SAME_LENGTH * share else "contained"
+    longer_first = kind != "contained" or shares[0] <= shares[1]
+    return Duplicate(
+        first=first if longer_first else second,
+        second=second if longer_first else first,
+        kind=kind,
+        similarity=part.similarity,
+        share=share,
+        first_part=seconds[0 if longer_first else 1],
+        second_part=seconds[1 if longer_first else 0],
+        speed=1 / part.speed if longer_first else part.speed,
+        mirrored=part.mirrored,
+    )
