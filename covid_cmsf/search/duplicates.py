@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from covid_cmsf.search.alignment import RATE, Bytes, DescribedVideo, align
-from covid_cmsf.search.index import SearchIndex, WindowSet
+from covid_cmsf.search.index import SearchIndex
 
 PER_WINDOW = 10  # windows of other videos that are proposed per window
 ANCHORS = 6  # proposals per pair of videos that are looked at
@@ -60,10 +60,8 @@ def find_duplicates(
         modality: whose embeddings propose the pairs.
         on_pair: called after every pair with the number of pairs done and the total.
     """
-    if modality not in index.windows:
-        raise ValueError(f"this index has no {modality!r}; choose from {', '.join(index.windows)}")
     described = lru_cache(maxsize=256)(lambda video: DescribedVideo(read_thumbnails(video)))
-    pairs = propose_pairs(index, index.windows[modality])
+    pairs = propose_pairs(index, modality)
     found = []
     for done, ((first, second), anchors) in enumerate(sorted(pairs.items()), start=1):
         duplicate = _compare(first, second, described(first), described(second), anchors)
@@ -73,8 +71,11 @@ def find_duplicates(
     return sorted(found, key=lambda one: (-one.share * one.similarity, one.first, one.second))
 
 
-def propose_pairs(index: SearchIndex, windows: WindowSet) -> dict[tuple[int, int], Anchors]:
+def propose_pairs(index: SearchIndex, modality: str = "rgb") -> dict[tuple[int, int], Anchors]:
     """Return per pair of videos (first < second) the thumbnails at the middle of their most similar windows."""
+    if modality not in index.windows:
+        raise ValueError(f"this index has no {modality!r}; choose from {', '.join(index.windows)}")
+    windows = index.windows[modality]
     proposals: dict[tuple[int, int], list[tuple[float, int, int]]] = defaultdict(list)
     vectors, videos, starts = windows.vectors.numpy(), windows.videos.numpy(), windows.starts.numpy()
     middles = [
