@@ -92,7 +92,7 @@ def choose_num_clusters(vectors: Tensor, *, seed: int = 0) -> int:
     """Return the number of clusters, 2 to MAX_CLUSTERS, whose videos are best separated."""
     sample = vectors[torch.linspace(0, len(vectors) - 1, min(len(vectors), SAMPLE)).long()]
     highest = max(2, min(MAX_CLUSTERS, len(sample) // 3))
-    numbers = sorted({round(2 * (highest / 2) ** (step / 11)) for step in range(12)})
+    numbers: list[int] = sorted({round(2 * (highest / 2) ** (step / 11)) for step in range(12)})
     scores = []
     for number in numbers:
         labels = _assign(sample, number, seed)
