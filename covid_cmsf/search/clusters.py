@@ -41,12 +41,6 @@ def cluster_videos(
     """Divide the videos of an index by k-means; without `num_clusters` the best separated number is taken.
 
     Videos without windows of a requested modality are left out.
-
-    Example:
-        >>> index = cc.build_index({"rgb": cc.load_features("rgb.safetensors")})
-        >>> clustering = cc.cluster_videos(index, num_clusters=2)
-        >>> len(clustering.clusters)
-        2
     """
     vectors, videos = mean_vectors(index, modality)
     if len(videos) < 2:

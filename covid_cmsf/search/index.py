@@ -25,7 +25,7 @@ from torch import Tensor
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.sampling import clip_span
 from covid_cmsf.evaluation.features.file import Features
-from covid_cmsf.files import file_sha256, write_text_atomic
+from covid_cmsf.files import file_sha256, read_text, write_text_atomic
 from covid_cmsf.verified_files import read_tensors, write_tensors
 
 FORMAT = 1
@@ -72,13 +72,7 @@ class WindowSet:
 
 @dataclass(frozen=True)
 class SearchIndex:
-    """Videos and their windows per modality.
-
-    Example:
-        >>> index = cc.build_index({"rgb": cc.load_features("rgb.safetensors")})
-        >>> index.videos[0].num_frames >= 0
-        True
-    """
+    """Videos and their windows per modality."""
 
     videos: tuple[IndexedVideo, ...]
     windows: dict[str, WindowSet]
@@ -141,13 +135,7 @@ def _window_set(features: Features, number_of: Mapping[str, int]) -> WindowSet:
 
 
 def save_index(folder: Path | str, index: SearchIndex) -> None:
-    """Write an index; `index.json` comes last, so an interrupted one is not taken for complete.
-
-    Example:
-        >>> cc.save_index("index", cc.build_index({"rgb": cc.load_features("rgb.safetensors")}))
-        >>> sorted(path.name for path in Path("index").iterdir())
-        ['index.json', 'rgb.safetensors', 'videos.csv']
-    """
+    """Write an index; `index.json` comes last, so an interrupted one is not taken for complete."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / INDEX_FILE).unlink(missing_ok=True)
@@ -170,18 +158,12 @@ def save_index(folder: Path | str, index: SearchIndex) -> None:
 
 
 def load_index(folder: Path | str) -> SearchIndex:
-    """Read an index; ValueError if it is incomplete, damaged, or its files do not belong together.
-
-    Example:
-        >>> cc.save_index("index", cc.build_index({"rgb": cc.load_features("rgb.safetensors")}))
-        >>> list(cc.load_index("index").windows)
-        ['rgb']
-    """
+    """Read an index; ValueError if it is incomplete, damaged, or its files do not belong together."""
     folder = Path(folder)
     if not (folder / INDEX_FILE).is_file():
         raise FileNotFoundError(f"{folder} has no {INDEX_FILE}: it is no search index; {HINT}")
     try:
-        content = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
+        content = json.loads(read_text(folder / INDEX_FILE))
         number, modalities = content["format"], dict(content["modalities"])
         expected = content["videos_sha256"]
     except (ValueError, KeyError, TypeError) as error:

@@ -48,13 +48,6 @@ def search(
         top: number of videos.
         modality: one of the index, or fused.
         exclude: videos that are left out, such as the query itself.
-
-    Example:
-        >>> index = cc.build_index({"rgb": cc.load_features("rgb.safetensors")})
-        >>> query = cc.video_vectors(index, 0)
-        >>> matches = cc.search(index, query, top=2, exclude=frozenset({0}))
-        >>> len(matches), matches[0].score >= matches[1].score
-        (2, True)
     """
     if top < 1:
         raise ValueError(f"top = {top}: must be at least 1")
