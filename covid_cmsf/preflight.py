@@ -100,7 +100,8 @@ def existing_parent(path: Path) -> Path:
 
 def available_memory() -> float:
     """Return the bytes that can be allocated now: of the machine, or of the control group (a container, a job)."""
-    available = float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"  # macOS has no free pages
+    available = float(os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE"))
     for line in _read_lines(Path("/proc/meminfo")):
         if line.startswith("MemAvailable:"):
             available = 1024.0 * int(line.split()[1])

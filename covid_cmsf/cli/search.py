@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covid_cmsf.cli.options import Force, NewFolder, Seed
+from covid_cmsf.cli.options import Force, Json, NewFolder, Seed
 
 if TYPE_CHECKING:
     from covid_cmsf.search.index import SearchIndex
@@ -19,7 +19,6 @@ Index = Annotated[
     Path, typer.Argument(metavar="INDEX", help="A folder written by `covid-cmsf search index`.", show_default=False)
 ]
 SearchModality = Annotated[str, typer.Option("--modality", help="rgb, flow, ..., or fused: the mean of all.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
 StoreOption = Annotated[
     Path | None, typer.Option("--clips", help="The clip store that the features come from.", show_default=False)
@@ -28,10 +27,11 @@ StoreOption = Annotated[
 
 @app.command()
 def index(
-    features: list[Path] = typer.Argument(
-        ..., help="Files written by `covid-cmsf extract`, one per modality.", show_default=False
-    ),
-    out: NewFolder = ...,  # type: ignore[assignment]
+    features: Annotated[
+        list[Path],
+        typer.Argument(help="Files written by `covid-cmsf extract`, one per modality.", show_default=False),
+    ],
+    out: NewFolder,
     clips: StoreOption = None,
     force: Force = False,
 ) -> None:
@@ -116,7 +116,7 @@ def duplicates(
     """
     from covid_cmsf.clips import open_clips
     from covid_cmsf.logs import progress_bar
-    from covid_cmsf.search.duplicates import find_duplicates, propose_pairs
+    from covid_cmsf.search.duplicates import find_duplicates, group_copies, propose_pairs
     from covid_cmsf.search.index import load_index
     from covid_cmsf.search.thumbnails import read_thumbnails
 
@@ -125,11 +125,12 @@ def duplicates(
     missing = [video.video_id for video in opened.videos if video.video_id not in records]
     if missing:
         raise ValueError(f"{len(missing)} videos of {folder} are not in {clips}, for example {missing[0]!r}")
-    with progress_bar("pairs", len(propose_pairs(opened))) as advance:
+    pairs = propose_pairs(opened)
+    with progress_bar("pairs", len(pairs)) as advance:
         found = find_duplicates(
-            opened,
+            pairs,
             lambda number: read_thumbnails(store, records[opened.videos[number].video_id]),
-            on_pair=lambda done, total: advance(),
+            on_pair=advance,
         )
     rows = [
         {
@@ -148,7 +149,9 @@ def duplicates(
         for one in found
         if shared or one.kind != "shared"
     ]
-    _print_rows(rows, "copies", as_json=as_json, as_csv=as_csv)
+    groups = group_copies(found)
+    title = f"copies: {len(groups)} groups of {sum(map(len, groups))} videos"
+    _print_rows(rows, title, as_json=as_json, as_csv=as_csv)
 
 
 @app.command()
@@ -211,7 +214,7 @@ def _print_rows(rows: list[dict[str, object]], title: str, *, as_json: bool, as_
         writer.writeheader()
         writer.writerows(rows)
     elif not rows:
-        typer.echo(f"{title}: none")
+        typer.echo(f"none ({title})")
     else:
         table = Table(*rows[0], title=escape(title))
         for row in rows:

@@ -7,7 +7,7 @@ an intro, are reported as such and not as copies.
 # W windows, K proposals per window
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -46,28 +46,25 @@ class Duplicate:
 
 
 def find_duplicates(
-    index: SearchIndex,
+    pairs: Mapping[tuple[int, int], Anchors],
     read_thumbnails: Callable[[int], Bytes],
     *,
-    modality: str = "rgb",
-    on_pair: Callable[[int, int], None] = lambda done, total: None,
+    on_pair: Callable[[], None] = lambda: None,
 ) -> list[Duplicate]:
-    """Return all pairs of videos with a common part, surest first.
+    """Return the pairs of videos that have a common part, surest first.
 
     Args:
-        index: the videos and their windows.
+        pairs: what `propose_pairs` returns.
         read_thumbnails: returns the gray thumbnails of a video, RATE per second.
-        modality: whose embeddings propose the pairs.
-        on_pair: called after every pair with the number of pairs done and the total.
+        on_pair: called after every pair.
     """
     described = lru_cache(maxsize=256)(lambda video: DescribedVideo(read_thumbnails(video)))
-    pairs = propose_pairs(index, modality)
     found = []
-    for done, ((first, second), anchors) in enumerate(sorted(pairs.items()), start=1):
+    for (first, second), anchors in sorted(pairs.items()):
         duplicate = _compare(first, second, described(first), described(second), anchors)
         if duplicate is not None:
             found.append(duplicate)
-        on_pair(done, len(pairs))
+        on_pair()
     return sorted(found, key=lambda one: (-one.share * one.similarity, one.first, one.second))
 
 

@@ -1,7 +1,7 @@
 """A search index: the windows of all videos as unit vectors, one set per modality, in a folder of plain files.
 
     index.json            format, and per modality the weights and the evaluation protocol behind its vectors
-    videos.csv            one row per video: id, file, source, class, number of frames, frames per second
+    videos.csv            one row per video: id, source, class, number of frames, frames per second
     rgb.safetensors, ...  one file per modality: vectors (W, D), mean (D,), videos (W,), starts (W,)
 
 A window is `span` frames from its start. Vectors are centered by the mean of all windows of the index and have unit
@@ -38,7 +38,6 @@ class IndexedVideo:
     """One row of videos.csv. `fps` is 0 where it is unknown: then times are in frames."""
 
     video_id: str
-    file: str  # where to find the video: relative to the clips or absolute; empty if unknown
     source: str
     class_name: str  # empty when unlabeled
     num_frames: int
@@ -79,10 +78,10 @@ class SearchIndex:
 
     def find(self, name: str) -> int:
         """Return the index of the video with this id, or of the only one whose id contains `name`."""
-        exact = [number for number, video in enumerate(self.videos) if name in (video.video_id, video.file)]
+        exact = [number for number, video in enumerate(self.videos) if name == video.video_id]
         found = exact or [number for number, video in enumerate(self.videos) if name in video.video_id]
         if not found:
-            raise ValueError(f"no video {name!r} in this index of {len(self.videos)} videos, and no such file")
+            raise ValueError(f"no video {name!r} in this index of {len(self.videos)} videos")
         if len(found) > 1:
             some = ", ".join(self.videos[number].video_id for number in found[:3])
             raise ValueError(f"{len(found)} videos have {name!r} in their id: {some} ...; give the whole id")
@@ -105,7 +104,6 @@ def build_index(features: Mapping[str, Features], clips: Clips | None = None) ->
                 video_id,
                 IndexedVideo(
                     video_id=video_id,
-                    file="",
                     source=source,
                     class_name=one.videos.class_names[label] if label >= 0 else "",
                     num_frames=record.num_frames if record else 0,

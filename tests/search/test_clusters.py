@@ -20,7 +20,7 @@ def grouped_index(num_videos: int = 41) -> SearchIndex:
     vectors = F.normalize(rows, dim=1).repeat_interleave(2, dim=0)
     videos = torch.arange(num_videos).repeat_interleave(2)
     windows = WindowSet(vectors, torch.zeros(16), videos, torch.tensor([0, 8] * num_videos), 8, {})
-    rows_of_table = tuple(IndexedVideo(f"v{i}", "", f"v{i}", "", 20, 25.0) for i in range(num_videos))
+    rows_of_table = tuple(IndexedVideo(f"v{i}", f"v{i}", "", 20, 25.0) for i in range(num_videos))
     return SearchIndex(rows_of_table, {"rgb": windows})
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from covid_cmsf.search.alignment import RATE, DescribedVideo, align, describe
-from covid_cmsf.search.duplicates import Duplicate, find_duplicates, group_copies
+from covid_cmsf.search.duplicates import Duplicate, find_duplicates, group_copies, propose_pairs
 from covid_cmsf.search.index import IndexedVideo, SearchIndex, WindowSet
 from covid_cmsf.search.thumbnails import make_thumbnails, thumbnail_frames
 
@@ -95,7 +95,7 @@ def test_descriptors_have_mean_0_and_unit_length() -> None:
 
 def make_index(videos: list[Frames]) -> SearchIndex:
     """Windows of one second whose vector is the mean thumbnail: alike where the place is the same."""
-    rows = tuple(IndexedVideo(f"v{i}", "", f"v{i}", "", len(one), FPS) for i, one in enumerate(videos))
+    rows = tuple(IndexedVideo(f"v{i}", f"v{i}", "", len(one), FPS) for i, one in enumerate(videos))
     vectors, numbers, starts = [], [], []
     for number, frames in enumerate(videos):
         for start in range(0, len(frames) - 24, 25):
@@ -108,7 +108,7 @@ def make_index(videos: list[Frames]) -> SearchIndex:
 
 
 def duplicates_of(videos: list[Frames]) -> list[Duplicate]:
-    return find_duplicates(make_index(videos), lambda number: thumbnails_of(videos[number]))
+    return find_duplicates(propose_pairs(make_index(videos)), lambda number: thumbnails_of(videos[number]))
 
 
 def test_copies_parts_and_shared_intros_are_told_apart() -> None:
@@ -132,12 +132,11 @@ def test_copies_parts_and_shared_intros_are_told_apart() -> None:
     assert group_copies(found.values()) == [[0, 2], [3, 4]]
 
 
-def test_progress_counts_pairs_and_an_unknown_modality_is_refused() -> None:
+def test_progress_is_told_after_every_pair_and_an_unknown_modality_is_refused() -> None:
     videos = [make_video(1, 1, 2), make_video(2, 2, 2), make_video(3, 3, 2)]
-    calls: list[tuple[int, int]] = []
-    find_duplicates(
-        make_index(videos), lambda number: thumbnails_of(videos[number]), on_pair=lambda *call: calls.append(call)
-    )
-    assert calls == [(i, len(calls)) for i in range(1, len(calls) + 1)] and calls
+    pairs = propose_pairs(make_index(videos))
+    calls: list[int] = []
+    find_duplicates(pairs, lambda number: thumbnails_of(videos[number]), on_pair=lambda: calls.append(1))
+    assert len(calls) == len(pairs) == 3
     with pytest.raises(ValueError, match="no 'flow'; choose from rgb"):
-        find_duplicates(make_index(videos), lambda number: thumbnails_of(videos[number]), modality="flow")
+        propose_pairs(make_index(videos), "flow")
