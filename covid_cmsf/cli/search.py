@@ -149,6 +149,15 @@ def duplicates(
         for one in found
         if shared or one.kind != "shared"
     ]
+    if not (as_json or as_csv):
+        times = ("first_start", "first_end", "second_start", "second_end")
+        rows = [
+            {
+                **{name: row[name] for name in ("kind", "first", "second", "share", "speed", "mirrored")},
+                "seconds of both": "{}-{}, {}-{}".format(*(row[name] for name in times)),
+            }
+            for row in rows
+        ]
     groups = group_copies(found)
     title = f"copies: {len(groups)} groups of {sum(map(len, groups))} videos"
     _print_rows(rows, title, as_json=as_json, as_csv=as_csv)
@@ -216,7 +225,9 @@ def _print_rows(rows: list[dict[str, object]], title: str, *, as_json: bool, as_
     elif not rows:
         typer.echo(f"none ({title})")
     else:
-        table = Table(*rows[0], title=escape(title))
+        table = Table(title=escape(title))
+        for name in rows[0]:
+            table.add_column(name, overflow="fold")  # ids are never cut
         for row in rows:
             table.add_row(*(escape(str(value)) for value in row.values()))
         Console().print(table)
