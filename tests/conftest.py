@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["tests.page_fixtures"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 REAL_VIDEOS = os.environ.get("COVID_CMSF_REAL_VIDEOS")
 

@@ -19,7 +19,19 @@ BASE_MODULES = {
     "yaml_files",
 }
 # In the order of the data; `preprocess` comes before them and imports only `clips`, the store's file format.
-PACKAGES = ["clips", "views", "models", "methods", "training", "evaluation", "search", "cotrain", "report", "engines"]
+PACKAGES = [
+    "clips",
+    "views",
+    "models",
+    "methods",
+    "training",
+    "evaluation",
+    "pages",
+    "search",
+    "cotrain",
+    "report",
+    "engines",
+]
 # Above everything: the command line, and what `import covid_cmsf` offers besides the packages' own classes.
 TOP_MODULES = {"cli", "__main__", "commands", "video_files"}
 # evaluation uses checkpoints, not methods

@@ -52,8 +52,9 @@ def report(
     covid-cmsf report runs/demo -o report
     """
     from covid_cmsf.logs import printable
+    from covid_cmsf.pages.server import serve_folder, server_url
     from covid_cmsf.report.build import Report, ReportOptions, read_metadata
-    from covid_cmsf.report.serve import server_url, start_server, watch_and_rebuild
+    from covid_cmsf.report.serve import watch_and_rebuild
 
     if not paths and not serve:
         raise ValueError("which runs? covid-cmsf report RUN_OR_PLAN [...] -o report")
@@ -78,7 +79,7 @@ def report(
         typer.echo(f"{out / 'index.html'}: {metadata['bytes'] / 1e6:.1f} MB in {time.monotonic() - start:.0f} s")
         if not serve:
             return
-        server = start_server(out, port)
+        server = serve_folder(out, port)
         typer.echo(f"{server_url(server)} follows {', '.join(map(str, chosen))}; Ctrl-C ends")
         try:
             watch_and_rebuild(page, interval=interval, stop=threading.Event())

@@ -9,11 +9,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from covid_cmsf import __version__
-from covid_cmsf.clips.flow_color import color_wheel_image
 from covid_cmsf.files import read_text, write_text_atomic
+from covid_cmsf.pages.asset_files import copy_assets, write_if_changed
+from covid_cmsf.pages.data_scripts import data_script, write_data
+from covid_cmsf.pages.projection import has_umap
+from covid_cmsf.pages.thumbnails import STYLES, ClipCollections, ThumbnailSet, make_thumbnails
 from covid_cmsf.report.comparison import compare
 from covid_cmsf.report.curves import build_lines, draw_curve_figures
 from covid_cmsf.report.dataset_summary import sample_records, summarize_dataset
@@ -24,17 +25,14 @@ from covid_cmsf.report.page_data import (
     add_thumbnail_names_,
     choose_thumbnails,
     curve_values,
-    data_script,
     existing_figures,
     features_command,
     plan_values,
     thumbnail_notes,
-    write_data,
 )
 from covid_cmsf.report.provenance import plan_provenance
-from covid_cmsf.report.ranking import RankedStage, has_umap, rank_stage
+from covid_cmsf.report.ranking import RankedStage, rank_stage
 from covid_cmsf.report.runs import PlanRun, StageRun, read_runs
-from covid_cmsf.report.thumbnails import STYLES, ClipCollections, ThumbnailSet, make_thumbnails
 
 
 @dataclass(frozen=True)
@@ -75,15 +73,10 @@ def prepare_folder(out: Path, paths: Sequence[Path]) -> None:
 
 
 def copy_page(out: Path) -> None:
-    """Copy index.html and assets/."""
-    folder = files("covid_cmsf.report") / "assets"
-    for entry in folder.iterdir():
-        if entry.name.endswith((".css", ".js")):
-            _copy(entry.read_bytes(), out / "assets" / entry.name)
-    _copy((folder / "page.html").read_bytes(), out / "index.html")
+    """Write index.html and assets/."""
+    copy_assets(out, "covid_cmsf.report")
     library = files("covid_cmsf.report") / "vendor" / PLOTLY
-    _copy(COMPILE_HINT + library.read_bytes(), out / "assets" / PLOTLY)
-    Image.fromarray(color_wheel_image(96)).save(out / "assets" / "wheel.png")
+    write_if_changed(out / "assets" / PLOTLY, COMPILE_HINT + library.read_bytes())
 
 
 def write_metadata(out: Path, values: dict[str, Any]) -> None:
@@ -98,11 +91,6 @@ def read_metadata(out: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"no report in {out}; write one: covid-cmsf report RUN_OR_PLAN --out {out}")
     values: dict[str, Any] = json.loads(read_text(path))
     return values
-
-
-def _copy(data: bytes, path: Path) -> None:
-    if not path.is_file() or path.read_bytes() != data:
-        path.write_bytes(data)
 
 
 logger = logging.getLogger(__name__)

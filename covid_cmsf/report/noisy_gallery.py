@@ -21,8 +21,8 @@ from torch import Tensor
 from covid_cmsf.clips import open_clips
 from covid_cmsf.config import load_config
 from covid_cmsf.evaluation.features.stale import load_current_features
+from covid_cmsf.pages.thumbnails import STYLES, encode_webp, resize_short_edge
 from covid_cmsf.report.runs import PlanRun, StageRun
-from covid_cmsf.report.thumbnails import STYLES, encode_webp, resize_short_edge
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.data import select_listed, visible_labels
 from covid_cmsf.training.run_dir import CONFIG_FILE

@@ -1,62 +1,17 @@
-"""Data of the page, written as scripts: a page opened from disk can load scripts but cannot fetch files."""
+"""Data of the report's page."""
 
-import hashlib
-import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from covid_cmsf.files import read_text, write_text_atomic
+from covid_cmsf.pages.thumbnails import ClipCollections, ThumbnailKey, ThumbnailSet
 from covid_cmsf.report.comparison import group_numbers
 from covid_cmsf.report.curves import CHARTS, Line, line_color, line_dash
 from covid_cmsf.report.gallery import Gallery, before_and_after
 from covid_cmsf.report.plan_summary import plan_layout, plan_rows
 from covid_cmsf.report.provenance import shell_command
 from covid_cmsf.report.runs import FEATURES, PlanRun
-from covid_cmsf.report.thumbnails import ClipCollections, ThumbnailKey, ThumbnailSet
-
-DIGITS = 6  # significant digits
-
-
-def data_script(name: str, values: Any) -> str:
-    """Return `Report.accept("name", {...})` in ASCII; names of videos cannot end the script or a string."""
-    text = json.dumps(round_values(values), separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
-    return f"Report.accept({json.dumps(name)},{text});\n"
-
-
-def round_values(values: Any) -> Any:
-    """Round numbers to six significant digits; None where they are not finite."""
-    if isinstance(values, dict):
-        return {str(key): round_values(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [round_values(value) for value in values]
-    if isinstance(values, float):
-        return float(f"{values:.{DIGITS}g}") if math.isfinite(values) else None
-    return values
-
-
-def write_data(folder: Path, files: dict[str, Any]) -> str:
-    """Write `<name>.js` for each entry and, last, `version.js`; remove older files.
-
-    Return the version, a hash of all files.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256()
-    for name, values in files.items():
-        text = data_script(name, values)
-        digest.update(text.encode())
-        path = folder / f"{name}.js"
-        if not path.is_file() or read_text(path) != text:
-            write_text_atomic(path, text)
-    version = digest.hexdigest()[:16]
-    write_text_atomic(folder / "version.js", data_script("version", version))
-    for old in folder.glob("*.js"):
-        if old.stem not in {*files, "version"}:
-            old.unlink()
-    return version
-
 
 KINDS = ("rgb", "flow")
 Data = dict[str, Any]

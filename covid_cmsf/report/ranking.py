@@ -1,8 +1,6 @@
 """Rank the gallery for every query, with the functions that compute R@1, and project features to 2D."""
 
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -13,11 +11,11 @@ from covid_cmsf.evaluation.features.subsets import UNLABELED, VAL_FRACTION, Vide
 from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering, nearest, nearest_others
 from covid_cmsf.evaluation.preflight import is_labeled
 from covid_cmsf.evaluation.retrieval import RANKS, select_subsets
+from covid_cmsf.pages.projection import principal_components, umap_projection
 from covid_cmsf.report.runs import StageRun
 
 # Q queries, K neighbors, N samples, D feature
 
-UMAP_NEIGHBORS, UMAP_MIN_DIST = 15, 0.1  # the defaults of UMAP
 MAX_QUERIES = 5000  # videos that are ranked and drawn where all of them are queries
 
 
@@ -84,41 +82,6 @@ def cosines(queries: Tensor, gallery: Tensor, neighbors: Tensor, *, block_size: 
     """Return the cosines (Q, K) of queries (Q, D) and their neighbors in (G, D); in blocks, to save memory."""
     blocks = zip(queries.split(block_size), neighbors.split(block_size), strict=True)
     return torch.cat([torch.einsum("qd,qkd->qk", query, gallery[indices]) for query, indices in blocks])
-
-
-def principal_components(features: Tensor) -> tuple[Tensor, tuple[float, float]]:
-    """Project (N, D) features on the two directions of largest variance; return (N, 2) and explained variances.
-
-    Signs are such that the largest component of each direction is positive: equal features give equal maps.
-    """
-    centered = features.double() - features.double().mean(0)
-    values, vectors = torch.linalg.eigh(centered.T @ centered)  # ascending
-    directions = vectors[:, -2:].flip(1)  # (D, 2)
-    largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
-    directions = directions * largest.sign()
-    total = float(values.clamp_min(0).sum()) or 1.0
-    explained_variance = (float(values[-1]) / total, float(values[-2]) / total if len(values) > 1 else 0.0)
-    points = centered @ directions
-    if points.shape[1] < 2:
-        points = torch.cat([points, torch.zeros_like(points)], dim=1)
-    return points.float(), explained_variance
-
-
-def has_umap() -> bool:
-    """Whether umap-learn is installed."""
-    return find_spec("umap") is not None
-
-
-def umap_projection(features: Tensor, *, seed: int = 0) -> Tensor:
-    """Project (N, D) features to (N, 2) by UMAP with cosine distance, deterministic for a seed."""
-    reducer = import_module("umap").UMAP(
-        n_neighbors=min(UMAP_NEIGHBORS, len(features) - 1),
-        min_dist=UMAP_MIN_DIST,
-        metric="cosine",
-        random_state=seed,
-        n_jobs=1,
-    )
-    return torch.from_numpy(reducer.fit_transform(features.numpy())).float()
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from unittest.mock import patch
 
 from covid_cmsf.evaluation.probes.linear import evaluate_linear
 from covid_cmsf.report.build import Report, ReportOptions
+from tests.page_fixtures import find_chromium
 from tests.report import plan_factories
-from tests.report.conftest import find_chromium
 
 READY = "performance.getEntriesByType('mark').find((one) => one.name === 'report-ready')?.startTime"
 

@@ -14,17 +14,18 @@ import pytest
 from typer.testing import CliRunner
 
 from covid_cmsf.cli.app import app
+from covid_cmsf.pages.data_scripts import data_script, round_values, write_data
+from covid_cmsf.pages.server import serve_folder, server_url
 from covid_cmsf.report.build import PLOTLY, Report, ReportOptions, read_metadata
 from covid_cmsf.report.file_watch import FileCache
-from covid_cmsf.report.page_data import data_script, round_values, write_data
 from covid_cmsf.report.provenance import shell_command
-from covid_cmsf.report.serve import server_url, start_server, watch_and_rebuild
+from covid_cmsf.report.serve import watch_and_rebuild
 from tests.report.plan_factories import ODD, make_image_run
 
 
 def values_in(path: Path) -> object:
     """What a data file hands over."""
-    found = re.fullmatch(r"Report\.accept\((\"[^\"]+\"),(.*)\);\n", path.read_text(encoding="ascii"), re.DOTALL)
+    found = re.fullmatch(r"Page\.accept\((\"[^\"]+\"),(.*)\);\n", path.read_text(encoding="ascii"), re.DOTALL)
     assert found is not None
     return json.loads(found[2])
 
@@ -184,12 +185,12 @@ def test_a_served_report_follows_its_files(plan: Path, tmp_path: Path) -> None:
     version = report.write(live=1.0)["version"]
     stop = threading.Event()
     following = threading.Thread(target=watch_and_rebuild, args=(report,), kwargs={"interval": 0.1, "stop": stop})
-    server = start_server(out, 0)
+    server = serve_folder(out, 0)
     try:
         with urllib.request.urlopen(f"{server_url(server)}data/version.js") as answer:
             assert version in answer.read().decode() and answer.headers["Cache-Control"] == "no-store"
         with pytest.raises(ValueError, match="choose another with --port"):
-            start_server(out, server.server_address[1])
+            serve_folder(out, server.server_address[1])
         following.start()
         with (copy / "cmsf-rgb-1" / "metrics.jsonl").open("a") as file:
             file.write('{"step": 999, "epoch": 2, "loss": 0.01}\n')

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ import pytest
 import torch
 
 from covid_cmsf.evaluation.features.file import load_features, save_features
+from covid_cmsf.pages.server import serve_folder, server_url
 from covid_cmsf.report.build import Report, ReportOptions
-from covid_cmsf.report.serve import server_url, start_server
+from tests.page_fixtures import WatchedPage
 from tests.report.plan_factories import ODD, make_plan
 
 pytestmark = pytest.mark.slow  # each test opens pages in Chromium
@@ -27,86 +27,43 @@ def written(plan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-class ClipCollections:
-    """A page with everything that it complained about or asked for elsewhere."""
-
-    def __init__(self, browser: Any, address: str, **context: Any) -> None:
-        self.context = browser.new_context(**context)
-        self.page = self.context.new_page()
-        self.faults: list[str] = []
-        self.page.on("console", self._heard)
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("request", self._asked)
-        self.page.on("requestfailed", lambda request: self.faults.append(f"failed: {request.url}"))
-        self.home = address.rsplit("/", 1)[0]
-        self.page.goto(address)
-        self.page.wait_for_selector("html[data-ready]")
-
-    def _heard(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
-            self.faults.append(message.text)
-
-    def _asked(self, request: Any) -> None:
-        if not request.url.startswith((self.home, "data:", "blob:")):
-            self.faults.append(f"asked for {request.url}")
-
-    def see_all(self) -> None:
-        """Scrolls through the page until every chart is drawn."""
-        self.page.wait_for_selector("#provenance h3")
-        for section in SECTIONS:
-            self.page.evaluate("id => document.getElementById(id).scrollIntoView()", section)
-            for chart in self.page.locator(f"#{section} .chart").all():
-                chart.scroll_into_view_if_needed()
-            self.page.wait_for_function(
-                "id => [...document.querySelectorAll(`#${id} .chart`)].every((one) => one.dataset.drawn)", arg=section
-            )
-
-    def report(self, script: str) -> Any:
-        """The value of an expression in the page."""
-        return self.page.evaluate(script)
-
-    def choose(self, section: str, label: str, option: str) -> None:
-        """Picks an option by its value."""
-        self.page.locator(f"#{section} label.choice", has_text=label).first.locator("select").select_option(option)
+def see_all(opened: WatchedPage) -> None:
+    """Scrolls through the page until every chart is drawn."""
+    opened.page.wait_for_selector("#provenance h3")
+    for section in SECTIONS:
+        opened.page.evaluate("id => document.getElementById(id).scrollIntoView()", section)
+        for chart in opened.page.locator(f"#{section} .chart").all():
+            chart.scroll_into_view_if_needed()
+        opened.page.wait_for_function(
+            "id => [...document.querySelectorAll(`#${id} .chart`)].every((one) => one.dataset.drawn)", arg=section
+        )
 
 
-@pytest.fixture
-def open_page(browser: Any) -> Iterator[Any]:
-    """Opens pages and, at the end, wants them to have been quiet."""
-    opened: list[ClipCollections] = []
-
-    def open_one(address: Path | str, **context: Any) -> ClipCollections:
-        text = address if isinstance(address, str) else (address / "index.html").as_uri()
-        opened.append(ClipCollections(browser, text, **context))
-        return opened[-1]
-
-    yield open_one
-    faults = [fault for one in opened for fault in one.faults]
-    for one in opened:
-        one.context.close()
-    assert not faults
+def choose(opened: WatchedPage, section: str, label: str, option: str) -> None:
+    """Picks an option by its value."""
+    opened.page.locator(f"#{section} label.choice", has_text=label).first.locator("select").select_option(option)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_section_is_drawn_without_a_word_of_complaint(written: Path, open_page: Any, scheme: str) -> None:
     opened = open_page(written, color_scheme=scheme)
-    opened.see_all()
+    see_all(opened)
     for section in SECTIONS:
         assert len(opened.page.locator(f"#{section} .body > *").all()) > 0, section
-    charts = opened.report("[...document.querySelectorAll('.chart')].map((one) => one.dataset.chart)")
+    charts = opened.value("[...document.querySelectorAll('.chart')].map((one) => one.dataset.chart)")
     assert {"results-0", "curve-loss", "curve-purity", "map-before", "map-after", "confusion", "classes"} <= set(charts)
-    pictures = opened.report("[...document.images].filter((one) => one.complete && !one.naturalWidth).length")
-    assert pictures == 0 and opened.report("document.images.length") > 20
-    ground = opened.report("getComputedStyle(document.body).backgroundColor")
+    pictures = opened.value("[...document.images].filter((one) => one.complete && !one.naturalWidth).length")
+    assert pictures == 0 and opened.value("document.images.length") > 20
+    ground = opened.value("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground[4:-1].split(","))) < 300) == (scheme == "dark")
 
 
 def test_names_are_shown_as_they_are_and_nothing_in_them_runs(written: Path, open_page: Any) -> None:
     opened = open_page(written)
-    opened.see_all()
-    names = opened.report("[...document.querySelectorAll('#neighbors .class-name')].map((one) => one.textContent)")
+    see_all(opened)
+    names = opened.value("[...document.querySelectorAll('#neighbors .class-name')].map((one) => one.textContent)")
     assert set(names) <= set(ODD) and len(set(names)) > 1
-    assert opened.report("document.querySelectorAll('main b b, main script').length") == 0
+    assert opened.value("document.querySelectorAll('main b b, main script').length") == 0
     ticks = opened.page.locator("#errors .chart[data-chart=confusion] .ytick").all_text_contents()
     assert any("<b>" in tick for tick in ticks)
 
@@ -117,26 +74,26 @@ def test_filters_of_the_gallery_leave_the_right_queries(written: Path, open_page
     page.wait_for_selector("#neighbors .query")
     count = page.locator("#neighbors .count")
     assert count.inner_text() == "16 queries"
-    opened.choose("neighbors", "Class", "1")
-    classes = opened.report("[...document.querySelectorAll('#neighbors .query')].map((one) => one.dataset.class)")
+    choose(opened, "neighbors", "Class", "1")
+    classes = opened.value("[...document.querySelectorAll('#neighbors .query')].map((one) => one.dataset.class)")
     assert classes and set(classes) == {"1"} and count.inner_text() != "16 queries"
-    opened.choose("neighbors", "Class", "")
+    choose(opened, "neighbors", "Class", "")
     seen = 0
     for outcome in ("improved", "hurt", "right", "wrong"):
-        opened.choose("neighbors", "Outcome", outcome)
-        kinds = opened.report("[...document.querySelectorAll('#neighbors .query')].map((one) => one.dataset.outcome)")
+        choose(opened, "neighbors", "Outcome", outcome)
+        kinds = opened.value("[...document.querySelectorAll('#neighbors .query')].map((one) => one.dataset.outcome)")
         assert set(kinds) <= {outcome}
         seen += int(count.inner_text().split()[0])
     assert seen == 16
-    opened.choose("neighbors", "Outcome", "")
+    choose(opened, "neighbors", "Outcome", "")
     page.get_by_role("button", name="a random query").click()
     assert count.inner_text() == "1 query"
     page.get_by_role("button", name="all queries").click()
     assert page.locator("#neighbors .query").first.locator(".neighbor-row").count() == 2
     page.get_by_label("controls and baselines").check()
     assert page.locator("#neighbors .query").first.locator(".neighbor-row").count() == 3
-    opened.choose("neighbors", "Modality", "flow")
-    stages = opened.report("[...document.querySelectorAll('#neighbors .neighbor-row')].map((one) => one.dataset.stage)")
+    choose(opened, "neighbors", "Modality", "flow")
+    stages = opened.value("[...document.querySelectorAll('#neighbors .neighbor-row')].map((one) => one.dataset.stage)")
     assert set(stages) == {"infonce-flow", "cmsf-flow-1", "msf-flow"}
     page.locator("#neighbors input[type=search]").fill("v00000")
     page.locator("#neighbors input[type=search]").press("Enter")
@@ -146,7 +103,7 @@ def test_filters_of_the_gallery_leave_the_right_queries(written: Path, open_page
 def test_frames_are_green_or_red_by_the_true_class(written: Path, open_page: Any) -> None:
     opened = open_page(written)
     opened.page.wait_for_selector("#neighbors .query")
-    pairs = opened.report(
+    pairs = opened.value(
         """[...document.querySelectorAll('#neighbors .query')].flatMap((card) => {
           const own = card.querySelector('.query-panel .class-name').textContent;
           return [...card.querySelectorAll('.neighbor-row .clip')].map((clip) => [
@@ -159,8 +116,8 @@ def test_frames_are_green_or_red_by_the_true_class(written: Path, open_page: Any
 def test_the_numbers_of_the_page_are_those_of_the_table(written: Path, plan: Path, open_page: Any) -> None:
     opened = open_page(written)
     opened.page.wait_for_selector("#errors .changed")
-    found = opened.report(
-        """(() => { const gallery = Report.data["gallery-0"], m = Report.metrics;
+    found = opened.value(
+        """(() => { const gallery = Page.data["gallery-0"], m = Page.metrics;
           return gallery.stages.map((stage) => ({name: stage.name, recall: m.recall(gallery, stage),
             byClass: m.byClass(gallery, stage), confusion: m.confusion(gallery, stage),
             changes: m.changes(gallery, gallery.stages[0], stage), ranks: stage.first_correct})); })()"""
@@ -201,9 +158,9 @@ def test_clips_can_be_stopped_and_stand_still_where_the_system_says_so(written: 
 
 def test_chips_switch_curves_off_and_hover_shows_the_clip(written: Path, open_page: Any) -> None:
     opened = open_page(written)
-    opened.see_all()
+    see_all(opened)
     traces = "document.querySelector('[data-chart=curve-loss]').data.length"
-    before = opened.report(traces)
+    before = opened.value(traces)
     opened.page.locator("#curves .chip", has_text="infonce-rgb").click()
     opened.page.wait_for_function(f"() => {traces} === {before - 1}")
     opened.page.locator("#map").scroll_into_view_if_needed()
@@ -214,27 +171,27 @@ def test_chips_switch_curves_off_and_hover_shows_the_clip(written: Path, open_pa
 def test_the_theme_can_be_switched_and_is_remembered(written: Path, open_page: Any) -> None:
     opened = open_page(written, color_scheme="light")
     opened.page.locator("#theme").click()
-    assert opened.report("document.documentElement.dataset.theme") == "dark"
+    assert opened.value("document.documentElement.dataset.theme") == "dark"
     opened.page.reload()
     opened.page.wait_for_selector("html[data-ready]")
-    assert opened.report("Report.theme.current()") == "dark"
+    assert opened.value("Page.theme.current()") == "dark"
 
 
 def test_a_phone_can_read_it_without_scrolling_sideways(written: Path, open_page: Any) -> None:
     opened = open_page(written, viewport={"width": 390, "height": 844}, device_scale_factor=2)
-    opened.see_all()
-    assert opened.report("document.documentElement.scrollWidth") == 390
+    see_all(opened)
+    assert opened.value("document.documentElement.scrollWidth") == 390
 
 
 def test_several_plans_are_compared_and_can_be_chosen(plan: Path, clips: Path, tmp_path: Path, open_page: Any) -> None:
     other = make_plan(tmp_path / "other", clips, seeds=[0, 1], done=["infonce-rgb"])
     Report([plan, other], tmp_path / "report", ReportOptions(num_queries=4, pictures=False)).write(figures=False)
     opened = open_page(tmp_path / "report")
-    opened.see_all()
+    see_all(opened)
     assert opened.page.locator("#comparison .groups li").count() == 1  # they differ in nothing but the seeds
     assert "±" in opened.page.locator("#comparison table").inner_text()
     opened.page.locator("nav select").select_option("1")
-    opened.see_all()
+    see_all(opened)
     assert "to do" in opened.page.locator("#overview .results").inner_text()
 
 
@@ -244,7 +201,7 @@ def test_a_run_without_results_says_what_is_missing(plan: Path, tmp_path: Path, 
         shutil.copy(plan / "infonce-rgb" / name, tmp_path / "run")
     Report([tmp_path / "run"], tmp_path / "report", ReportOptions(clips="/gone")).write(figures=False)
     opened = open_page(tmp_path / "report")
-    opened.see_all()
+    see_all(opened)
     for section in ("overview", "neighbors", "map", "errors"):
         assert "covid-cmsf extract" in opened.page.locator(f"#{section} .missing").inner_text()
     assert opened.page.locator("#overview .chart").count() == 0  # no axes without values
@@ -265,7 +222,7 @@ def test_videos_without_labels_have_neighbors_and_a_map_and_nothing_is_right_or_
     save_features(run / "features.safetensors", replace(features, videos=bare))
     Report([run], tmp_path / "report", ReportOptions(num_queries=8, num_neighbors=4)).write(figures=False)
     opened = open_page(tmp_path / "report")
-    opened.see_all()
+    see_all(opened)
     page = opened.page
     assert page.locator("#neighbors .query").count() > 0 and page.locator("#neighbors .neighbor-row .clip").count() > 4
     assert page.locator("#neighbors .right, #neighbors .wrong, #neighbors .badge, #neighbors .sign").count() == 0
@@ -287,24 +244,24 @@ def test_a_followed_report_is_refreshed_and_keeps_filters_and_place(plan: Path, 
     shutil.copytree(plan, copy)
     report = Report([copy], tmp_path / "report", ReportOptions(num_queries=8, pictures=False))
     report.write(live=0.3, figures=False)
-    server = start_server(tmp_path / "report", 0)
+    server = serve_folder(tmp_path / "report", 0)
     try:
         opened = open_page(server_url(server))
         opened.page.wait_for_selector("#neighbors .query")
-        opened.see_all()
-        opened.choose("neighbors", "Class", "1")
+        see_all(opened)
+        choose(opened, "neighbors", "Class", "1")
         opened.page.evaluate("document.getElementById('neighbors').scrollIntoView()")
         opened.page.wait_for_timeout(300)
-        place = opened.report("document.getElementById('neighbors').getBoundingClientRect().top")
+        place = opened.value("document.getElementById('neighbors').getBoundingClientRect().top")
         with (copy / "cmsf-rgb-1" / "metrics.jsonl").open("a") as file:
             file.write('{"step": 999, "epoch": 2, "loss": 0.01}\n')
         report.write(live=0.3, figures=False)
-        newest = "() => Report.data.report.curves.lines.some((line) => line.curve.step.includes(999))"
+        newest = "() => Page.data.report.curves.lines.some((line) => line.curve.step.includes(999))"
         opened.page.wait_for_function(newest, timeout=15000)
         opened.page.wait_for_timeout(300)
-        classes = opened.report("[...document.querySelectorAll('#neighbors .query')].map((one) => one.dataset.class)")
+        classes = opened.value("[...document.querySelectorAll('#neighbors .query')].map((one) => one.dataset.class)")
         assert classes and set(classes) == {"1"}
-        now = opened.report("document.getElementById('neighbors').getBoundingClientRect().top")
+        now = opened.value("document.getElementById('neighbors').getBoundingClientRect().top")
         assert now == pytest.approx(place, abs=40)
         opened.page.evaluate("document.getElementById('curves').scrollIntoView()")
         opened.page.wait_for_function(

@@ -1,6 +1,6 @@
 // Plotly with the fonts and colors of the page, in both themes. It is large, so it is loaded after the page.
 "use strict";
-Report.charts = (() => {
+Page.charts = (() => {
   const drawn = new Map(); // element -> function that makes its chart, for a change of theme
   const library = new Promise((resolve, reject) => {
     const tag = document.createElement("script");
@@ -59,7 +59,7 @@ Report.charts = (() => {
     element.dataset.drawn = "yes";
   }
 
-  Report.theme.onChange(() => {
+  Page.theme.onChange(() => {
     for (const [element, make] of drawn) {
       if (element.isConnected) draw(element, make);
       else drawn.delete(element);
@@ -69,7 +69,7 @@ Report.charts = (() => {
   // The element of a chart, kept by name: a redraw keeps the zoom.
   const kept = {};
   function container(name, height, label) {
-    kept[name] ||= Report.el("div", { class: "chart", role: "img" });
+    kept[name] ||= Page.el("div", { class: "chart", role: "img" });
     kept[name].style.height = `${height}px`;
     kept[name].setAttribute("aria-label", label);
     kept[name].dataset.chart = name;

@@ -1,12 +1,12 @@
 // Thumbnails: loops of RGB and flow in a frame, with a sign for correct or wrong.
 "use strict";
-Report.clips = (() => {
-  const { el } = Report;
+Page.clips = (() => {
+  const { el } = Page;
 
   function picture(file, alt) {
     if (!file) return null;
-    return Report.motion.watch(
-      el("img", { src: `${Report.data.report.pictures}/${file}`, alt: alt, loading: "lazy", decoding: "async" }));
+    return Page.motion.watch(
+      el("img", { src: `${Page.data.report.pictures}/${file}`, alt: alt, loading: "lazy", decoding: "async" }));
   }
 
   // files: [rgb, flow]; kinds: which of them to show.

@@ -1,10 +1,10 @@
 // Comparison of plans: those that differ only in seeds form a group, with mean and standard deviation.
 "use strict";
-Report.section("comparison", (body) => {
-  const { el, format, charts, state } = Report;
-  const found = Report.data.report.comparison;
+Page.section("comparison", (body) => {
+  const { el, format, charts, state } = Page;
+  const found = Page.data.report.comparison;
   if (!found) {
-    body.replaceChildren(Report.missing("This report has one plan. To compare several, and to group seeds: ", "covid-cmsf report A B C --out report"));
+    body.replaceChildren(Page.missing("This report has one plan. To compare several, and to group seeds: ", "covid-cmsf report A B C --out report"));
     return;
   }
   state.compared ||= "r1";
@@ -35,8 +35,8 @@ Report.section("comparison", (body) => {
   body.replaceChildren(
     el("ul", { class: "groups" }, found.groups.map((group) => el("li", {}, el("b", {}, group.name), ` — ${group.plans.join(", ")}`, group.seeds.some((seed) => seed !== null) ? `; seeds ${group.seeds.map((seed) => seed ?? "?").join(", ")}` : ""))),
     el("p", { class: "quiet" }, "Plans and runs that differ only in their seed form a group: mean ± standard deviation over seeds."),
-    Report.plain(heads, rows, { class: "compared" }),
-    el("div", { class: "controls" }, Report.choice("Chart of", [["r1", "R@1"], ["linear", "Linear"]], state.compared, (value) => { state.compared = value; Report.redraw("comparison"); })),
+    Page.plain(heads, rows, { class: "compared" }),
+    el("div", { class: "controls" }, Page.choice("Chart of", [["r1", "R@1"], ["linear", "Linear"]], state.compared, (value) => { state.compared = value; Page.redraw("comparison"); })),
     container);
-  Report.whenNear(container, () => charts.draw(container, chart));
+  Page.whenNear(container, () => charts.draw(container, chart));
 });

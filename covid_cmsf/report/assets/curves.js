@@ -1,10 +1,10 @@
 // Curves of all runs; chips toggle families of lines in all charts.
 "use strict";
-Report.section("curves", (body) => {
-  const { el, format, charts, state } = Report;
-  const { charts: kinds, lines } = Report.data.report.curves;
+Page.section("curves", (body) => {
+  const { el, format, charts, state } = Page;
+  const { charts: kinds, lines } = Page.data.report.curves;
   if (!lines.length) {
-    body.replaceChildren(Report.missing("Nothing has been logged yet (metrics.jsonl). ", "covid-cmsf train CONFIG"));
+    body.replaceChildren(Page.missing("Nothing has been logged yet (metrics.jsonl). ", "covid-cmsf train CONFIG"));
     return;
   }
   const families = [...new Map(lines.map((line) => [line.family, line])).values()];
@@ -13,7 +13,7 @@ Report.section("curves", (body) => {
   const own = state.curves;
   const several = lines.some((line) => line.seed === "mean");
   const DASHES = { 1: "dot", 2: "dashdot" };
-  const again = () => Report.redraw("curves");
+  const again = () => Page.redraw("curves");
 
   function shown() {
     const kept = new Set(lines.filter((line) => line.seed === "mean").map((line) => line.family));
@@ -46,13 +46,13 @@ Report.section("curves", (body) => {
     const container = charts.container(`curve-${kind.name}`, 270, kind.title);
     const there = kind.keys.some(([key]) => lines.some((line) => line.curve[key]));
     const keys = kind.keys.length > 1 ? ` Full lines: ${kind.keys[0][1]}; dotted: ${kind.keys[1][1]}; dash-dotted: ${kind.keys[2][1]}.` : "";
-    if (there) Report.whenNear(container, () => charts.draw(container, () => ({ traces: traces(kind), layout: {
+    if (there) Page.whenNear(container, () => charts.draw(container, () => ({ traces: traces(kind), layout: {
       hovermode: "closest", xaxis: { title: own.x === "step" ? "step" : "seconds of training" },
       yaxis: { type: kind.log || (kind.name === "loss" && own.log) ? "log" : "linear", exponentformat: "power" } } })));
     return el("article", { class: "card" },
       el("header", {}, el("h3", {}, kind.title), el("span", { class: "links" }, kind.figures.map((file) => el("a", { href: `figures/${file}` }, file.split(".").pop().toUpperCase())))),
       el("p", { class: "quiet" }, kind.description + keys),
-      there ? container : Report.missing("No run has logged this: methods without a guide have no agreement, methods without neighbors no purity."));
+      there ? container : Page.missing("No run has logged this: methods without a guide have no agreement, methods without neighbors no purity."));
   }
 
   const chip = (line) => {
@@ -64,11 +64,11 @@ Report.section("curves", (body) => {
   const modalities = [...new Set(families.map((line) => line.modality))];
   body.replaceChildren(
     el("div", { class: "controls" },
-      Report.choice("Over", [["step", "steps"], ["seconds", "training time"]], own.x, (value) => { own.x = value; again(); }),
-      several ? Report.choice("Seeds", [["mean", "mean and standard deviation"], ["each", "every seed"]], own.seeds, (value) => { own.seeds = value; again(); }) : "",
-      Report.tick("logarithmic loss", own.log, (value) => { own.log = value; again(); }),
-      Report.button("all", () => only(() => true)), Report.button("none", () => only(() => false)),
-      modalities.length > 1 ? modalities.map((name) => Report.button(`only ${name}`, () => only((line) => line.modality === name))) : ""),
+      Page.choice("Over", [["step", "steps"], ["seconds", "training time"]], own.x, (value) => { own.x = value; again(); }),
+      several ? Page.choice("Seeds", [["mean", "mean and standard deviation"], ["each", "every seed"]], own.seeds, (value) => { own.seeds = value; again(); }) : "",
+      Page.tick("logarithmic loss", own.log, (value) => { own.log = value; again(); }),
+      Page.button("all", () => only(() => true)), Page.button("none", () => only(() => false)),
+      modalities.length > 1 ? modalities.map((name) => Page.button(`only ${name}`, () => only((line) => line.modality === name))) : ""),
     el("div", { class: "chips", role: "group", "aria-label": "Runs" }, families.map(chip)),
     el("div", { class: "grid" }, kinds.map(card)));
 });

@@ -1,12 +1,12 @@
 // Data: counts, samples and failures of the clips.
 "use strict";
-Report.section("data", (body) => {
-  const { el, format, charts, clips } = Report;
+Page.section("data", (body) => {
+  const { el, format, charts, clips } = Page;
 
   function counts(dataset) {
     const splits = Object.entries(dataset.subsets || {});
     const subsets = [...new Set(splits.flatMap(([, own]) => Object.keys(own)))];
-    return splits.length ? Report.plain(["Split", ...subsets], splits.map(([name, own]) => [name, ...subsets.map((subset) => format.count(own[subset] || 0))])) : "";
+    return splits.length ? Page.plain(["Split", ...subsets], splits.map(([name, own]) => [name, ...subsets.map((subset) => format.count(own[subset] || 0))])) : "";
   }
 
   function numbers(dataset) {
@@ -29,20 +29,20 @@ Report.section("data", (body) => {
       layout: { barmode: "stack", legend: { orientation: "h", y: 1, yanchor: "bottom" }, xaxis: { tickangle: -60, tickfont: { size: names.length > 40 ? 8 : 11 } }, yaxis: { title: `videos, split ${format.literal(split)}` } } };
   }
 
-  body.replaceChildren(...Report.data.report.data.map((dataset, number) => {
-    if (dataset.num_videos === undefined) return Report.missing(`The clips at ${dataset.address} cannot be opened: ${dataset.problem}. Give their new path: `, "covid-cmsf report … --clips CLIPS");
+  body.replaceChildren(...Page.data.report.data.map((dataset, number) => {
+    if (dataset.num_videos === undefined) return Page.missing(`The clips at ${dataset.address} cannot be opened: ${dataset.problem}. Give their new path: `, "covid-cmsf report … --clips CLIPS");
     const container = charts.container(`classes-${number}`, 320, "Videos by class");
     const drawable = Object.keys(dataset.subsets || {}).length && Object.keys(dataset.classes || {}).length;
-    if (drawable) Report.whenNear(container, () => charts.draw(container, () => chart(dataset)));
+    if (drawable) Page.whenNear(container, () => charts.draw(container, () => chart(dataset)));
     const flow = dataset.samples.some((sample) => sample.pictures[1]);
     const failures = dataset.failures || [];
-    return el("div", { class: "store" }, el("h3", { class: "id" }, dataset.address), dataset.problem ? Report.missing(dataset.problem) : "", numbers(dataset),
+    return el("div", { class: "store" }, el("h3", { class: "id" }, dataset.address), dataset.problem ? Page.missing(dataset.problem) : "", numbers(dataset),
       counts(dataset), drawable ? el("article", { class: "card" }, el("h3", {}, "Videos by class"), container) : "",
       el("h3", {}, dataset.is_image ? "Samples" : flow ? "Samples of frames and flow" : "Samples of frames"), flow ? clips.wheel() : "",
       el("div", { class: "samples" }, dataset.samples.map((sample) => clips.clip({ files: sample.pictures, id: sample.id, className: sample.class || "unlabeled" }))),
       el("h3", {}, "Failures"),
-      failures.length ? Report.plain(["Video", "Stage", "Reason"], failures.map((one) => [one.video_id, one.stage, one.reason]), { class: "failures" }) : el("p", { class: "quiet" }, dataset.store_info ? "No video failed." : "This format has no list of failures."),
+      failures.length ? Page.plain(["Video", "Stage", "Reason"], failures.map((one) => [one.video_id, one.stage, one.reason]), { class: "failures" }) : el("p", { class: "quiet" }, dataset.store_info ? "No video failed." : "This format has no list of failures."),
       dataset.num_failures > failures.length ? el("p", { class: "quiet" }, `${format.count(dataset.num_failures - failures.length)} more are in failures.csv.`) : "");
   }));
-  if (!Report.data.report.data.length) body.replaceChildren(Report.missing("No run records the clips it was trained on (config.yaml)."));
+  if (!Page.data.report.data.length) body.replaceChildren(Page.missing("No run records the clips it was trained on (config.yaml)."));
 });

@@ -1,12 +1,12 @@
 // Errors: confusion matrix, and the classes and videos that improved or got worse.
 "use strict";
-Report.section("errors", (body) => {
-  const { el, format, charts, state, filters, metrics, clips } = Report;
+Page.section("errors", (body) => {
+  const { el, format, charts, state, filters, metrics, clips } = Page;
   state.errors ||= { matrix: "after" };
   const own = state.errors;
 
   filters.withGallery(body, [], (plan, gallery) => {
-    if (!gallery.labeled) return body.replaceChildren(Report.missing("Errors need labels, and these videos have none."));
+    if (!gallery.labeled) return body.replaceChildren(Page.missing("Errors need labels, and these videos have none."));
     filters.stagesOf(gallery);
     const pair = filters.pair(plan, gallery);
     const [before, after] = pair.map((number) => gallery.stages[number]);
@@ -53,13 +53,13 @@ Report.section("errors", (body) => {
     const square = charts.container("confusion", Math.min(760, 220 + 24 * present.length), "Confusion matrix");
     const classes = charts.container("classes", 50 + 22 * present.length, "R@1 per class before and after");
     body.replaceChildren(
-      el("div", { class: "controls" }, filters.modalityChoice(gallery, () => Report.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, gallery, () => Report.redraw("neighbors", "map", "errors"))),
+      el("div", { class: "controls" }, filters.modalityChoice(gallery, () => Page.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, gallery, () => Page.redraw("neighbors", "map", "errors"))),
       el("p", { class: "quiet" }, `${filters.seedNote(plan)}${before.name} has R@1 ${format.number(metrics.recall(gallery, before))}, ${after.name} ${format.number(metrics.recall(gallery, after))}.`),
       el("div", { class: "grid" },
-        el("article", { class: "card" }, el("header", {}, el("h3", {}, "Confusion of the nearest neighbor"), Report.choice("", [["after", after.name], ["before", before.name], ["change", "change"]], own.matrix, (value) => { own.matrix = value; Report.redraw("errors"); })), square),
+        el("article", { class: "card" }, el("header", {}, el("h3", {}, "Confusion of the nearest neighbor"), Page.choice("", [["after", after.name], ["before", before.name], ["change", "change"]], own.matrix, (value) => { own.matrix = value; Page.redraw("errors"); })), square),
         el("article", { class: "card" }, el("h3", {}, "R@1 per class, before and after"), el("p", { class: "quiet" }, `○ ${before.name}, ● ${after.name}; the classes that gained most are at the top.`), el("div", { class: "tall", tabindex: "0" }, classes))),
       el("div", { class: "grid" }, list("Ten most improved videos", changed.improved), list("Ten most hurt videos", changed.hurt)));
-    Report.whenNear(square, () => charts.draw(square, matrix));
-    Report.whenNear(classes, () => charts.draw(classes, perClass));
+    Page.whenNear(square, () => charts.draw(square, matrix));
+    Page.whenNear(classes, () => charts.draw(classes, perClass));
   });
 });

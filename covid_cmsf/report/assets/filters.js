@@ -1,21 +1,21 @@
 // Shared by the sections about videos: the plan's gallery, and the selected modality and stages before and after.
 "use strict";
-Report.filters = (() => {
-  const { state } = Report;
+Page.filters = (() => {
+  const { state } = Page;
 
   // Calls draw(plan, gallery, ...) when the plan's data files are loaded; displays a message if there are none.
   async function withGallery(body, names, draw) {
-    const plan = Report.data.report.plans[state.plan];
+    const plan = Page.data.report.plans[state.plan];
     if (!plan.gallery) {
-      body.replaceChildren(Report.missing("This section needs features of the test videos, which do not exist yet. ", plan.missing));
+      body.replaceChildren(Page.missing("This section needs features of the test videos, which do not exist yet. ", plan.missing));
       return;
     }
     const number = plan.gallery.number;
     try {
-      const loaded = await Promise.all([`gallery-${number}`, ...names.map((name) => `${name}-${number}`)].map(Report.load));
+      const loaded = await Promise.all([`gallery-${number}`, ...names.map((name) => `${name}-${number}`)].map(Page.load));
       draw(plan, ...loaded);
     } catch (error) {
-      body.replaceChildren(Report.missing(`${error.message}: write the report again.`));
+      body.replaceChildren(Page.missing(`${error.message}: write the report again.`));
     }
   }
 
@@ -30,7 +30,7 @@ Report.filters = (() => {
 
   function modalityChoice(gallery, again) {
     const all = modalities(gallery);
-    return all.length < 2 ? "" : Report.choice("Modality", all.map((name) => [name, name]), state.modality, (value) => { state.modality = value; state.pair = null; again(); });
+    return all.length < 2 ? "" : Page.choice("Modality", all.map((name) => [name, name]), state.modality, (value) => { state.modality = value; state.pair = null; again(); });
   }
 
   // [before, after], indices of stages: pretraining and the last round, unless others are selected.
@@ -43,9 +43,9 @@ Report.filters = (() => {
   function pairChoice(plan, gallery, again) {
     const now = pair(plan, gallery);
     if (stagesOf(gallery).length < 2) return [];
-    const options = stagesOf(gallery).map(([number, stage]) => [number, stage.r1 === null ? stage.name : `${stage.name} (${Report.format.number(stage.r1)})`]);
+    const options = stagesOf(gallery).map(([number, stage]) => [number, stage.r1 === null ? stage.name : `${stage.name} (${Page.format.number(stage.r1)})`]);
     const change = (side) => (value) => { state.pair = [...now]; state.pair[side] = Number(value); again(); };
-    return [Report.choice("Before", options, now[0], change(0)), Report.choice("After", options, now[1], change(1))];
+    return [Page.choice("Before", options, now[0], change(0)), Page.choice("After", options, now[1], change(1))];
   }
 
   const seedNote = (plan) => (plan.seeds.length > 1 ? `This is seed ${plan.gallery.seed}; for another one: covid-cmsf report …/seed-N. ` : "");

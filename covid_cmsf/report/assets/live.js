@@ -1,29 +1,29 @@
 // With `covid-cmsf report --serve`: check for new data every few seconds, and redraw.
 "use strict";
-Report.live = (() => {
+Page.live = (() => {
   let version = null;
   const status = () => document.getElementById("live");
 
   async function refresh() {
-    const names = Object.keys(Report.data).filter((name) => name !== "version");
-    await Promise.allSettled(names.map(Report.fetchScript));
-    Report.drawAll();
+    const names = Object.keys(Page.data).filter((name) => name !== "version");
+    await Promise.allSettled(names.map(Page.fetchScript));
+    Page.drawAll();
   }
 
   async function look() {
     try {
-      const found = await Report.fetchScript("version");
+      const found = await Page.fetchScript("version");
       if (version !== null && found !== version) await refresh();
       version = found;
-      status().textContent = Report.data.report.live ? "● following" : "";
+      status().textContent = Page.data.report.live ? "● following" : "";
     } catch {
       status().textContent = "○ no connection to the server";
     }
-    if (Report.data.report.live) setTimeout(look, 1000 * Report.data.report.live);
+    if (Page.data.report.live) setTimeout(look, 1000 * Page.data.report.live);
   }
 
   function start() {
-    if (Report.data.report.live && location.protocol.startsWith("http")) look();
+    if (Page.data.report.live && location.protocol.startsWith("http")) look();
   }
 
   return { start };

@@ -1,19 +1,20 @@
 // Build the page, and redraw it when data or selections change; scroll position and selections are kept.
 "use strict";
 (() => {
-  const { el, state, sections } = Report;
+  const { el, state, sections } = Page;
+  state.plan = 0;
   const byId = (id) => document.getElementById(id);
   const bodyOf = (id) => byId(id).querySelector(".body");
 
-  Report.redraw = (...ids) => {
+  Page.redraw = (...ids) => {
     for (const { id, draw } of sections) if (!ids.length || ids.includes(id)) draw(bodyOf(id));
   };
 
   // Selection of a plan for all sections.
   function planChoice() {
-    const { plans } = Report.data.report;
+    const { plans } = Page.data.report;
     if (plans.length < 2) return "";
-    return Report.choice("Plan", plans.map((plan, number) => [number, plan.name]), state.plan, (value) => {
+    return Page.choice("Plan", plans.map((plan, number) => [number, plan.name]), state.plan, (value) => {
       state.plan = Number(value);
       state.pair = null;
       drawAll();
@@ -21,7 +22,7 @@
   }
 
   function frame() {
-    const { plans, software, written, notes } = Report.data.report;
+    const { plans, software, written, notes } = Page.data.report;
     state.plan = Math.min(state.plan, plans.length - 1);
     const names = plans.map((plan) => plan.name).join(", ");
     document.title = `${names} · CoViD-CMSF report`;
@@ -49,18 +50,18 @@
 
   function drawAll() {
     frame();
-    Report.redraw();
+    Page.redraw();
     document.documentElement.dataset.ready = "yes";
     performance.mark("report-ready");
   }
-  Report.drawAll = drawAll;
+  Page.drawAll = drawAll;
 
   const order = ["overview", "comparison", "curves", "neighbors", "map", "errors", "data", "provenance"];
   sections.sort((a, b) => order.indexOf(a.id) - order.indexOf(b.id));
-  byId("theme").addEventListener("click", Report.theme.toggle);
-  Report.motion.start();
+  byId("theme").addEventListener("click", Page.theme.toggle);
+  Page.motion.start();
   window.addEventListener("scroll", mark, { passive: true });
   drawAll();
   if (location.hash && byId(location.hash.slice(1))) byId(location.hash.slice(1)).scrollIntoView();
-  Report.live.start();
+  Page.live.start();
 })();

@@ -1,7 +1,7 @@
 // Map: test features of two stages in 2D, side by side; hovering displays the clip.
 "use strict";
-Report.section("map", (body) => {
-  const { el, format, charts, state, filters, metrics, clips } = Report;
+Page.section("map", (body) => {
+  const { el, format, charts, state, filters, metrics, clips } = Page;
   state.map ||= { method: "pca", className: "", color: "class" };
   const own = state.map;
   const COLORS = ["#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888"];
@@ -27,7 +27,7 @@ Report.section("map", (body) => {
   filters.withGallery(body, ["map"], (plan, gallery, maps) => {
     filters.stagesOf(gallery);
     const pair = filters.pair(plan, gallery);
-    const again = () => Report.redraw("map");
+    const again = () => Page.redraw("map");
     const change = (name) => (value) => { own[name] = value; again(); };
     if (own.method === "umap" && !maps.some((one) => one.umap_x)) own.method = "pca";
 
@@ -58,7 +58,7 @@ Report.section("map", (body) => {
       const container = charts.container(`map-${side}`, 420, `Map of ${stage.name}`);
       const shares = maps[number].explained_variance.map((fraction) => `${Math.round(100 * fraction)}%`).join(" and ");
       const hidden = { showgrid: false, showline: false, showticklabels: false, zeroline: false, ticks: "" };
-      Report.whenNear(container, () => charts.draw(container, () => ({ traces: traces(number), hover: (event) => show(gallery, stage, event), leave: () => { card.hidden = true; },
+      Page.whenNear(container, () => charts.draw(container, () => ({ traces: traces(number), hover: (event) => show(gallery, stage, event), leave: () => { card.hidden = true; },
         layout: { hovermode: "closest", uirevision: `${stage.name} ${own.method}`, dragmode: "pan", showlegend: gallery.labeled && (gallery.classes.length <= 20 || own.color !== "class"), legend: { orientation: "h", y: -0.02, font: { size: 11 } },
           xaxis: hidden, yaxis: { ...hidden, scaleanchor: "x" } } })));
       return el("article", { class: "card" }, el("header", {}, el("h3", {}, stage.name), stage.r1 === null ? "" : el("span", { class: "quiet" }, `R@1 ${format.number(stage.r1)}`)),
@@ -68,10 +68,10 @@ Report.section("map", (body) => {
     const methods = [["pca", "PCA"], ...(maps.some((one) => one.umap_x) ? [["umap", "UMAP"]] : [])];
     body.replaceChildren(
       el("div", { class: "controls" },
-        filters.modalityChoice(gallery, () => Report.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, gallery, () => Report.redraw("neighbors", "map", "errors")),
-        Report.choice("Method", methods, own.method, change("method")),
-        gallery.labeled ? [Report.choice("Color", [["class", "by class"], ["right", "right or wrong"]], own.color, change("color")),
-          Report.choice("Class", [["", "all"], ...gallery.classes.map((name, label) => [label, name || String(label)])], own.className, change("className"))] : ""),
+        filters.modalityChoice(gallery, () => Page.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, gallery, () => Page.redraw("neighbors", "map", "errors")),
+        Page.choice("Method", methods, own.method, change("method")),
+        gallery.labeled ? [Page.choice("Color", [["class", "by class"], ["right", "right or wrong"]], own.color, change("color")),
+          Page.choice("Class", [["", "all"], ...gallery.classes.map((name, label) => [label, name || String(label)])], own.className, change("className"))] : ""),
       methods.length < 2 ? el("p", { class: "quiet" }, filters.seedNote(plan), "For UMAP, install it: ", el("code", {}, "pip install umap-learn")) : el("p", { class: "quiet" }, filters.seedNote(plan)),
       el("div", { class: "grid" }, panel(pair[0], "before"), pair[0] === pair[1] ? "" : panel(pair[1], "after")));
   });

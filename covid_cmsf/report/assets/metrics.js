@@ -1,6 +1,6 @@
 // Metrics computed from ranks; the mean of the hits is R@1 of the table.
 "use strict";
-Report.metrics = (() => {
+Page.metrics = (() => {
   const hit = (stage, query) => stage.first_correct[query] === 1;
 
   // {class number: [hits, videos]}

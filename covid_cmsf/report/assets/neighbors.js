@@ -1,7 +1,7 @@
 // Neighbors: per query, one row per stage.
 "use strict";
-Report.section("neighbors", (body) => {
-  const { el, format, state, filters, metrics, clips } = Report;
+Page.section("neighbors", (body) => {
+  const { el, format, state, filters, metrics, clips } = Page;
   state.gallery ||= { page: 0, className: "", outcome: "", kinds: "both", all: false, text: "", only: null };
   const own = state.gallery;
   const PAGE = 6;
@@ -13,7 +13,7 @@ Report.section("neighbors", (body) => {
     const [before, after] = filters.pair(plan, gallery);
     const become = (query) => metrics.outcome(gallery.stages[before], gallery.stages[after], query);
     const className = (video) => (gallery.labeled ? gallery.classes[gallery.labels[video]] || "?" : "");
-    const again = () => Report.redraw("neighbors");
+    const again = () => Page.redraw("neighbors");
     const change = (name) => (value) => { own[name] = value; own.page = 0; own.only = null; again(); };
 
     function wanted() {
@@ -57,28 +57,28 @@ Report.section("neighbors", (body) => {
     own.page = Math.min(own.page, pages - 1);
     const turn = (step) => () => { own.page = Math.max(0, Math.min(pages - 1, own.page + step)); again(); };
     const random = () => { own.only = gallery.shown[Math.floor(Math.random() * gallery.shown.length)]; own.page = 0; again(); };
-    const pager = () => el("div", { class: "pager" }, Report.button("← back", turn(-1), { disabled: own.page === 0 }),
-      el("span", { class: "quiet" }, `page ${own.page + 1} of ${pages}`), Report.button("next →", turn(1), { disabled: own.page >= pages - 1 }));
+    const pager = () => el("div", { class: "pager" }, Page.button("← back", turn(-1), { disabled: own.page === 0 }),
+      el("span", { class: "quiet" }, `page ${own.page + 1} of ${pages}`), Page.button("next →", turn(1), { disabled: own.page >= pages - 1 }));
     const present = [...new Set(gallery.shown.map((query) => gallery.labels[query]))].sort((a, b) => a - b);
     const search = el("input", { type: "search", placeholder: "substring of a name", value: own.text, "aria-label": "Search by name", onchange: () => change("text")(search.value) });
     const evaluation = gallery.stages[0].evaluation;
     const hasFlow = Boolean(gallery.pictures?.some((files) => files[1]));
-    const noun = Report.data.report.data.some((dataset) => dataset.is_image) ? "images" : "videos";
+    const noun = Page.data.report.data.some((dataset) => dataset.is_image) ? "images" : "videos";
     body.replaceChildren(
       el("p", { class: "quiet" }, `${filters.seedNote(plan)}${gallery.shown.length} of ${format.count(gallery.num_queries)} ${evaluation.query === "all" ? "" : `${evaluation.query} `}${noun}, each with its ${width} nearest ${evaluation.query === "all" ? "among" : "in"} ${evaluation.gallery}, with the cosine.${gallery.labeled ? " Green and ✓: the true class is the query's; red and ✗: it is not." : " These videos have no labels: judge for yourself."}`),
       el("div", { class: "controls", "data-filters": "neighbors" },
-        filters.modalityChoice(gallery, () => Report.redraw("neighbors", "map", "errors")),
-        filters.pairChoice(plan, gallery, () => Report.redraw("neighbors", "map", "errors")),
-        gallery.labeled ? Report.choice("Class", [["", "all"], ...present.map((label) => [label, gallery.classes[label] || String(label)])], own.className, change("className")) : "",
-        gallery.labeled ? Report.choice("Outcome", OUTCOMES, own.outcome, change("outcome")) : "",
-        hasFlow ? Report.choice("Pictures", [["both", "RGB and flow"], ["rgb", "RGB"], ["flow", "flow"]], own.kinds, change("kinds")) : "",
+        filters.modalityChoice(gallery, () => Page.redraw("neighbors", "map", "errors")),
+        filters.pairChoice(plan, gallery, () => Page.redraw("neighbors", "map", "errors")),
+        gallery.labeled ? Page.choice("Class", [["", "all"], ...present.map((label) => [label, gallery.classes[label] || String(label)])], own.className, change("className")) : "",
+        gallery.labeled ? Page.choice("Outcome", OUTCOMES, own.outcome, change("outcome")) : "",
+        hasFlow ? Page.choice("Pictures", [["both", "RGB and flow"], ["rgb", "RGB"], ["flow", "flow"]], own.kinds, change("kinds")) : "",
         el("label", { class: "choice" }, el("span", {}, "Name"), search),
-        mine.some(([, stage]) => ["control", "baseline"].includes(stage.kind)) ? Report.tick("controls and baselines", own.all, change("all")) : "",
-        Report.button("a random query", random),
-        own.only !== null ? Report.button("all queries", change("only").bind(null, null)) : ""),
+        mine.some(([, stage]) => ["control", "baseline"].includes(stage.kind)) ? Page.tick("controls and baselines", own.all, change("all")) : "",
+        Page.button("a random query", random),
+        own.only !== null ? Page.button("all queries", change("only").bind(null, null)) : ""),
       hasFlow ? clips.wheel() : "",
       el("p", { role: "status", class: "count" }, `${chosen.length} ${chosen.length === 1 ? "query" : "queries"}`),
       pager(), el("div", { class: "cards" }, chosen.slice(own.page * PAGE, (own.page + 1) * PAGE).map(card)), chosen.length > PAGE ? pager() : "",
-      Report.noisy());
+      Page.noisy());
   });
 });

@@ -1,8 +1,8 @@
 // Figure 2 of the paper: neighbors with the same, partly wrong label, of a query with a correct and with a wrong label.
 "use strict";
-Report.noisy = () => {
-  const { el, format, clips } = Report;
-  const galleries = Report.data.report.noisy;
+Page.noisy = () => {
+  const { el, format, clips } = Page;
+  const galleries = Page.data.report.noisy;
   if (!galleries.length) return "";
   const KINDS = { correct: "query labeled rightly", wrong: "query labeled wrongly", random: "random, same label" };
   const one = (shown, right) => el("figure", { class: `clip ${right === null ? "query-clip" : right ? "right" : "wrong"}`, title: shown.id },

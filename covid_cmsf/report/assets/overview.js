@@ -1,8 +1,8 @@
 // Overview: graph of the plan, table of results, and the same results as a chart.
 "use strict";
-Report.section("overview", (body) => {
-  const { el, format, charts, state } = Report;
-  const plan = Report.data.report.plans[state.plan];
+Page.section("overview", (body) => {
+  const { el, format, charts, state } = Page;
+  const plan = Page.data.report.plans[state.plan];
   const RESULTS = [["r1", "R@1"], ["linear", "Linear"], ["window_r1", "Other window found"], ["agreement", "Agreement with the guide"]];
 
   // What at least one stage has.
@@ -47,12 +47,12 @@ Report.section("overview", (body) => {
   const container = charts.container(`results-${state.plan}`, 90 + 24 * plan.rows.filter((row) => valueOf(row) !== null).length, "Results of all stages");
   const measured = plan.rows.some((row) => valueOf(row) !== null);
   body.replaceChildren(
-    plan.kind === "plan" ? Report.planGraph.draw(plan) : "",
+    plan.kind === "plan" ? Page.planGraph.draw(plan) : "",
     el("p", { class: "quiet" }, facts),
-    Report.resultsTable.draw(plan),
-    Report.resultsTable.legend(plan),
-    measured ? el("div", { class: "controls" }, Report.choice("Chart of", choices(), state.result, (value) => { state.result = value; Report.redraw("overview"); }),
-      plan.kind === "plan" ? el("span", { class: "quiet" }, "Blue: RGB, ochre: flow; rounds have full opacity.") : "") : Report.missing("There are no results yet. ", plan.missing),
+    Page.resultsTable.draw(plan),
+    Page.resultsTable.legend(plan),
+    measured ? el("div", { class: "controls" }, Page.choice("Chart of", choices(), state.result, (value) => { state.result = value; Page.redraw("overview"); }),
+      plan.kind === "plan" ? el("span", { class: "quiet" }, "Blue: RGB, ochre: flow; rounds have full opacity.") : "") : Page.missing("There are no results yet. ", plan.missing),
     measured ? container : "");
-  if (measured) Report.whenNear(container, () => charts.draw(container, chart));
+  if (measured) Page.whenNear(container, () => charts.draw(container, chart));
 });

@@ -1,7 +1,7 @@
 // Graph of the plan: columns are steps, lanes are modalities; solid edges are init, dashed edges guides.
 "use strict";
-Report.planGraph = (() => {
-  const { el, svg, format } = Report;
+Page.planGraph = (() => {
+  const { el, svg, format } = Page;
   const BOX = { width: 172, height: 50 }, GAP = { x: 62, y: 16 }, LANE = 26, PAD = 12;
 
   function position(node) {

@@ -1,7 +1,7 @@
 // Provenance: commands, versions, machines, durations, hashes, configurations.
 "use strict";
-Report.section("provenance", (body) => {
-  const { el, format, state } = Report;
+Page.section("provenance", (body) => {
+  const { el, format, state } = Page;
   state.open ||= new Set();
 
   function more(key, summary, ...children) {
@@ -24,16 +24,16 @@ Report.section("provenance", (body) => {
       el("dl", { class: "numbers" }, Object.entries(facts).filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))))));
   }
 
-  Report.load("provenance").then((plans) => body.replaceChildren(...plans.map((plan) => {
+  Page.load("provenance").then((plans) => body.replaceChildren(...plans.map((plan) => {
     const rows = plan.stages.map((stage) => [stage.seed === null ? stage.name : `${stage.name}, seed ${stage.seed}`, stage.state, stage.starts[0]?.time?.replace("T", " ").replace("Z", "") ?? "", String(stage.starts.length || ""), format.duration(stage.seconds),
       format.duration(stage.total_seconds), stage.num_skipped ?? "", list(stage.hashes)]);
     const total = plan.stages.reduce((sum, stage) => sum + (stage.seconds || 0), 0);
     return el("div", { class: "origin" }, el("h3", {}, plan.name), el("p", { class: "id quiet" }, plan.folder),
-      el("h4", {}, "Commands"), plan.commands.length ? plan.commands.map((command) => el("pre", { class: "command", tabindex: "0" }, command)) : Report.missing("No start is on record (environment.jsonl)."),
+      el("h4", {}, "Commands"), plan.commands.length ? plan.commands.map((command) => el("pre", { class: "command", tabindex: "0" }, command)) : Page.missing("No start is on record (environment.jsonl)."),
       el("h4", {}, "Versions and hardware"), machines(plan.stages),
       el("h4", {}, `Durations and hashes (training ${format.duration(total)} in all)`),
-      Report.plain(["Stage", "State", "First start, UTC", "Starts", "Training", "Last start, with evaluation", "Skipped videos", "SHA-256"], rows, { class: "origins" }),
+      Page.plain(["Stage", "State", "First start, UTC", "Starts", "Training", "Last start, with evaluation", "Skipped videos", "SHA-256"], rows, { class: "origins" }),
       el("h4", {}, "Configuration"), plan.plan ? more(`${plan.name} plan`, "plan.json", el("pre", { tabindex: "0" }, plan.plan)) : "",
       plan.stages.filter((stage) => stage.config).map((stage) => more(`${plan.name} ${stage.name} ${stage.seed}`, stage.seed === null ? stage.name : `${stage.name}, seed ${stage.seed}`, el("pre", { tabindex: "0" }, stage.config))));
-  }))).catch((error) => body.replaceChildren(Report.missing(`${error.message}: write the report again.`)));
+  }))).catch((error) => body.replaceChildren(Page.missing(`${error.message}: write the report again.`)));
 });

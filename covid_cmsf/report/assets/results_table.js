@@ -1,7 +1,7 @@
 // Table with the paper's columns; results have a bar with the 95% interval or the standard deviation over seeds.
 "use strict";
-Report.resultsTable = (() => {
-  const { el, format } = Report;
+Page.resultsTable = (() => {
+  const { el, format } = Page;
 
   function bar(value, low, high, published, text) {
     const at = (percent) => `${Math.max(0, Math.min(100, percent))}%`;

@@ -1,13 +1,13 @@
 // Play or pause all loops: as the system's setting for reduced motion, until the button is pressed.
 "use strict";
-Report.motion = (() => {
+Page.motion = (() => {
   const reduced = window.matchMedia("(prefers-reduced-motion: reduce)");
   const moving = new WeakMap(); // still canvas -> the loop that it replaces
   let still = reduced.matches;
 
   function hold(loop) {
     if (!loop.complete || !loop.naturalWidth || !loop.parentNode) return;
-    const canvas = Report.el("canvas", { class: "still", role: "img", "aria-label": loop.alt });
+    const canvas = Page.el("canvas", { class: "still", role: "img", "aria-label": loop.alt });
     [canvas.width, canvas.height] = [loop.naturalWidth, loop.naturalHeight];
     canvas.getContext("2d").drawImage(loop, 0, 0);
     moving.set(canvas, loop);

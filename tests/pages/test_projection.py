@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from covid_cmsf.report import ranking as ranking_module
-from covid_cmsf.report.ranking import has_umap, principal_components, umap_projection
+from covid_cmsf.pages import projection
+from covid_cmsf.pages.projection import has_umap, principal_components, umap_projection
 
 
 @pytest.mark.parametrize("shape", [(40, 7), (5, 12), (9, 2)])
@@ -49,5 +49,5 @@ def test_umap_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_umap_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranking_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(projection, "find_spec", lambda name: None)
     assert not has_umap()

@@ -1,6 +1,6 @@
 // Formatting of numbers and names.
 "use strict";
-Report.format = (() => {
+Page.format = (() => {
   const number = (value, digits = 1) => (value === null || value === undefined ? "" : value.toFixed(digits));
   const percent = (mean, spread) => number(mean) + (spread === null || spread === undefined ? "" : ` ± ${number(spread)}`);
 

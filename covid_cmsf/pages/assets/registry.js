@@ -1,6 +1,6 @@
-// The only global object: data files call Report.accept, sections register themselves, modules are attributes.
+// The only global object: data files call Page.accept, sections register themselves, modules are attributes.
 "use strict";
-window.Report = (() => {
+window.Page = (() => {
   const data = {};
   const waiting = {};
   const sections = [];
@@ -31,7 +31,7 @@ window.Report = (() => {
   }
 
   // Selections of the reader; they survive a refresh.
-  const state = { plan: 0 };
+  const state = {};
 
   function section(id, draw) {
     sections.push({ id, draw });

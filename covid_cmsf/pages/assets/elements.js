@@ -2,7 +2,7 @@
 "use strict";
 (() => {
   // el("td", {class: "n", onclick: f}, "text", otherElement); null and false children are skipped.
-  Report.el = (tag, attributes = {}, ...children) => {
+  Page.el = (tag, attributes = {}, ...children) => {
     const made = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
       if (value === null || value === undefined || value === false) continue;
@@ -13,34 +13,34 @@
     return made;
   };
 
-  Report.svg = (tag, attributes = {}, ...children) => {
+  Page.svg = (tag, attributes = {}, ...children) => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
     for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
     made.append(...children);
     return made;
   };
 
-  const { el } = Report;
+  const { el } = Page;
 
   // A labeled choice: options are [value, label]; `change` gets the value.
-  Report.choice = (label, options, value, change) => {
+  Page.choice = (label, options, value, change) => {
     const select = el("select", { onchange: () => change(select.value) });
     for (const [own, text] of options) select.append(el("option", { value: own, selected: String(own) === String(value) }, text));
     return el("label", { class: "choice" }, el("span", {}, label), select);
   };
 
-  Report.tick = (label, value, change) => {
+  Page.tick = (label, value, change) => {
     const box = el("input", { type: "checkbox", onchange: () => change(box.checked) });
     box.checked = value;
     return el("label", { class: "tick" }, box, el("span", {}, label));
   };
 
-  Report.button = (label, press, attributes = {}) => el("button", { type: "button", onclick: press, ...attributes }, label);
+  Page.button = (label, press, attributes = {}) => el("button", { type: "button", onclick: press, ...attributes }, label);
 
   // A message about missing data, and the command that makes it.
-  Report.missing = (label, command) => el("p", { class: "missing" }, label, command ? el("code", {}, command) : null);
+  Page.missing = (label, command) => el("p", { class: "missing" }, label, command ? el("code", {}, command) : null);
 
-  Report.plain = (heads, rows, attributes = {}) =>
+  Page.plain = (heads, rows, attributes = {}) =>
     el("div", { class: "scroll" }, el("table", attributes,
       el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))),
       el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell) => el("td", {}, cell ?? "")))))));
@@ -54,7 +54,7 @@
       }
     }
   }, { rootMargin: "400px" });
-  Report.whenNear = (element, draw) => {
+  Page.whenNear = (element, draw) => {
     element.whenNear = draw;
     near.observe(element);
   };

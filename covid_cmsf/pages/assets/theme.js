@@ -1,6 +1,6 @@
 // Light or dark theme: the system's, until the button is pressed; the choice is stored if possible.
 "use strict";
-Report.theme = (() => {
+Page.theme = (() => {
   const KEY = "covid-cmsf-theme";
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const listeners = [];

@@ -8,8 +8,7 @@ from PIL import Image
 from PIL.WebPImagePlugin import WebPImageFile
 
 from covid_cmsf.clips import open_clips
-from covid_cmsf.report.dataset_summary import sample_records, summarize_dataset
-from covid_cmsf.report.thumbnails import (
+from covid_cmsf.pages.thumbnails import (
     STYLES,
     ClipCollections,
     Style,
@@ -80,7 +79,7 @@ def test_what_does_not_fit_is_left_out_last_first(clips: Path, tmp_path: Path) -
 
 def test_a_video_that_cannot_be_read_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = SyntheticClips(broken=[2])
-    monkeypatch.setattr("covid_cmsf.report.thumbnails.open_clips", lambda address: clips)
+    monkeypatch.setattr("covid_cmsf.pages.thumbnails.open_clips", lambda address: clips)
     wanted = [ThumbnailKey("synthetic", record.video_id, "flow") for record in clips.records[:4]]
     pictures = make_thumbnails(wanted, ClipCollections(), tmp_path, budget=PLENTY)
     assert len(pictures.made) == 3 and pictures.failures == [f"{clips.records[2].video_id} (flow): damaged"]
@@ -95,24 +94,3 @@ def test_clips_out_of_reach_have_a_reason_and_no_pictures(tmp_path: Path, clips:
     assert make_thumbnails(
         [ThumbnailKey(gone, record.video_id, "rgb")], ClipCollections(str(clips)), tmp_path, budget=PLENTY
     ).made
-
-
-def test_samples_are_of_all_classes(clips: Path) -> None:
-    records = open_clips(clips).records
-    chosen = sample_records(records, 10)
-    assert len(chosen) == 10 and len({record.class_name for record in chosen}) == 4
-    assert len({record.class_name for record in sample_records(records, 3)}) == 3
-    assert len(sample_records(records, 999)) == len(records)
-
-
-def test_facts_of_a_store_and_of_other_clips() -> None:
-    summary = summarize_dataset(SyntheticClips(num_classes=3, num_sources=4))
-    assert summary["num_videos"] == 24 and summary["subsets"] == {"1": {"test": 6, "train": 18}}
-    assert summary["classes"]["c1"]["1"] == {"test": 2, "train": 6}
-
-
-def test_facts_of_a_damaged_store_say_so(clips: Path, tmp_path: Path) -> None:
-    store = open_clips(clips)
-    assert summarize_dataset(store)["num_failures"] == 2 and summarize_dataset(store)["hours"] > 0
-    store.path = tmp_path  # type: ignore[attr-defined]
-    assert "is missing" in summarize_dataset(store)["problem"]
