@@ -14,7 +14,7 @@ from covid_cmsf.clips.base import Clips, check_request
 from covid_cmsf.clips.decoders import choose_decoder, open_video
 from covid_cmsf.clips.flow_codec import FULL_BOUND, FlowLevels
 from covid_cmsf.clips.names import escape_name
-from covid_cmsf.clips.records import ClipRecord, FlowInfo, StoreInfo
+from covid_cmsf.clips.records import ClipRecord, Failure, FlowInfo, StoreInfo
 from covid_cmsf.clips.store import ClipStore
 from covid_cmsf.devices import choose_device
 from covid_cmsf.evaluation.features.inference import evaluation_mode, video_features, window_features
@@ -76,7 +76,7 @@ def embed(
         raise ValueError("no video files to embed")
     metadata = wrap_encoder(encoder).metadata
     eval_protocol = build_eval_protocol(metadata, modality=modality, num_windows=windows)
-    clips = VideoFiles(paths, _file_settings(like, metadata, short_edge=short_edge, flow_backend=flow_backend))
+    clips = VideoFiles(paths, file_settings(metadata, like=like, short_edge=short_edge, flow_backend=flow_backend))
     data = VideoDataset(clips, clips.records, ["test"] * len(paths), eval_protocol)
     for path, record in zip(paths, clips.records, strict=True):
         if num_usable_frames(record, [data.modality]) < 1:
@@ -137,15 +137,48 @@ class VideoFiles(Clips):
 
     info: StoreInfo
 
-    def __init__(self, paths: Sequence[Path | str], info: StoreInfo) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path | str],
+        info: StoreInfo,
+        *,
+        ids: Sequence[str] | None = None,
+        skip_unreadable: bool = False,
+        on_video: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Open the files.
+
+        Args:
+            paths: of the files.
+            info: settings of a store with flow; `file_settings` has those that an encoder was trained with.
+            ids: video ids; made of the number and the file's name when left out.
+            skip_unreadable: list files that can't be decoded in `failures`, instead of raising ValueError.
+            on_video: called after every file.
+        """
         if info.flow is None:
             raise ValueError("these settings have no flow: give those of a store with flow")
         self.info, self.modalities = info, ("rgb", "flow")
         self.flow_bound = info.flow.bound if isinstance(info.flow.bound, float) else 0.0
         self._flow_info, self._levels = info.flow, dict[str, FlowLevels]()
-        self.splits = {}
-        self._paths = {f"{number}/{escape_name(path.name)}": path for number, path in enumerate(map(Path, paths))}
-        self.records = [self._make_record(video_id, path) for video_id, path in self._paths.items()]
+        files = [Path(path) for path in paths]
+        names = [f"{number}/{escape_name(path.name)}" for number, path in enumerate(files)] if ids is None else ids
+        self._paths = dict(zip(names, files, strict=True))
+        self.failures: list[Failure] = []
+        records = []
+        for video_id, path in self._paths.items():
+            try:
+                records.append(self._make_record(video_id, path))
+            except (ValueError, OSError) as error:
+                if not skip_unreadable:
+                    raise
+                self.failures.append(Failure(video_id, "decode", str(error)))
+            on_video()
+        self.records = records
+        self.splits = {"all": dict.fromkeys(self._paths, "test")}
+
+    def files(self, record: ClipRecord, modality: str) -> list[Path]:
+        """Return the video file."""
+        return [self._paths[record.video_id]]
 
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
         """Return uint8 frames: `rgb` (T, 3, H, W), or quantized `flow` (T, 2, H, W), x first."""
@@ -172,8 +205,11 @@ class VideoFiles(Clips):
         num_frames, height, width = 0, 0, 0
         for frame in self._frames(path):
             num_frames, (height, width) = num_frames + 1, frame.shape[:2]
-        num_flow = max(0, num_frames - 1)
-        return ClipRecord(video_id, video_id, "", -1, num_frames, num_flow, 0.0, width, height, "")
+        if num_frames == 0:
+            raise ValueError(f"{path}: the file has no frames")
+        with open_video(path) as reader:
+            fps = float(reader.fps)
+        return ClipRecord(video_id, video_id, "", -1, num_frames, num_frames - 1, fps, width, height, "")
 
     def _compute_flow(self, path: Path, wanted: list[int], record: ClipRecord) -> dict[int, Frame]:
         """Return {i: quantized flow (2, H, W) from frame i to i + 1}; runs of neighbors go to the backend together."""
@@ -211,8 +247,12 @@ class VideoFiles(Clips):
             raise ValueError(f"{path}: {error.reason if isinstance(error, StageError) else error}") from error
 
 
-def _file_settings(
-    like: ClipStore | None, metadata: EncoderMetadata, *, short_edge: int | None, flow_backend: str | None
+def file_settings(
+    metadata: EncoderMetadata,
+    *,
+    like: ClipStore | None = None,
+    short_edge: int | None = None,
+    flow_backend: str | None = None,
 ) -> StoreInfo:
     """Return the settings of `like`, else of the training clips, else native frames with CoCLR's flow bound."""
     parameters = FlowParameters().model_dump(by_alias=True)

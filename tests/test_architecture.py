@@ -26,14 +26,17 @@ PACKAGES = [
     "methods",
     "training",
     "evaluation",
+    "video_files",
     "pages",
     "search",
     "cotrain",
     "report",
     "engines",
 ]
+# They read users' video files, prepared as `preprocess` does; the others read clips only.
+VIDEO_FILE_READERS = {"video_files", "search"}
 # Above everything: the command line, and what `import covid_cmsf` offers besides the packages' own classes.
-TOP_MODULES = {"cli", "__main__", "commands", "video_files"}
+TOP_MODULES = {"cli", "__main__", "commands"}
 # evaluation uses checkpoints, not methods
 FORBIDDEN = {("evaluation", "methods"), ("evaluation", "training")}
 SOURCES = sorted(path for folder in ("covid_cmsf", "preprocess") for path in (ROOT / folder).rglob("*.py"))
@@ -72,6 +75,8 @@ def allowed_imports(package: str) -> set[str]:
     if package in TOP_MODULES:
         return BASE_MODULES | TOP_MODULES | {"preprocess", *PACKAGES}
     earlier = set(PACKAGES[: PACKAGES.index(package) + 1])
+    if package in VIDEO_FILE_READERS:
+        earlier.add("preprocess")
     return BASE_MODULES | {other for other in earlier if (package, other) not in FORBIDDEN}
 
 

@@ -42,7 +42,8 @@ def index(
     """
     from covid_cmsf.clips import open_clips
     from covid_cmsf.evaluation.features.file import load_features
-    from covid_cmsf.search.index import INDEX_FILE, build_index, save_index
+    from covid_cmsf.search.index import build_index, save_index
+    from covid_cmsf.search.project import INDEX_FILE
 
     if out.exists() and not ((out / INDEX_FILE).is_file() and force):
         hint = "--force replaces it" if (out / INDEX_FILE).is_file() else "choose another folder"

@@ -1,11 +1,13 @@
 """A search index: the windows of all videos as unit vectors, one set per modality, in a folder of plain files.
 
-    index.json            format, and per modality the weights and the evaluation protocol behind its vectors
+    index.json            format, weights of the fusion, and per modality what computed its vectors
     videos.csv            one row per video: id, source, class, number of frames, frames per second
     rgb.safetensors, ...  one file per modality: vectors (W, D), mean (D,), videos (W,), starts (W,)
+    rgb.encoder.safetensors, ...  the encoders, for queries by video files (see `encoders`)
 
 A window is `span` frames from its start. Vectors are centered by the mean of all windows of the index and have unit
-length, so a dot product is the centered cosine similarity that the evaluation uses.
+length, so a dot product is the centered cosine similarity that the evaluation uses. Every file is verified by its
+SHA-256 when it is read. Format 1 had neither encoders nor weights; it is read as well.
 """
 
 # N videos, W windows, D feature
@@ -13,8 +15,10 @@ length, so a dot product is the centered cosine similarity that the evaluation u
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +30,14 @@ from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.sampling import clip_span
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.files import file_sha256, read_text, write_text_atomic
+from covid_cmsf.search.encoders import encoder_from_json
+from covid_cmsf.search.encoders.base import IndexEncoder
+from covid_cmsf.search.project import INDEX_FILE, index_folder
 from covid_cmsf.verified_files import read_tensors, write_tensors
 
-FORMAT = 1
-INDEX_FILE, VIDEOS_FILE = "index.json", "videos.csv"
+FORMAT = 2
+VIDEOS_FILE = "videos.csv"
+NEW_FOLDER = ".new"  # files are complete there before they replace older ones
 HINT = "`covid-cmsf search index` writes it again"
 
 
@@ -63,6 +71,16 @@ class WindowSet:
         """Map features (Q, D) of an encoder to vectors that are comparable with these."""
         return F.normalize(F.normalize(features.double(), dim=1) - self.mean.double(), dim=1).float()
 
+    def features(self) -> Tensor:
+        """Return the unit-length features (W, D) before they were centered: the inverse of `center`, up to rounding.
+
+        A feature is mean + t * vector for a t > 0, and has length 1.
+        """
+        mean, vectors = self.mean.double(), self.vectors.double()
+        along = vectors @ mean
+        t = (along.square() + 1 - mean.square().sum()).clamp_min(0).sqrt() - along
+        return (mean + t[:, None] * vectors).float()
+
     def of_video(self, video: int) -> slice:
         """Return the rows of a video; an empty slice if it has no window."""
         bounds = torch.searchsorted(self.videos, torch.tensor([video, video + 1]))
@@ -75,6 +93,15 @@ class SearchIndex:
 
     videos: tuple[IndexedVideo, ...]
     windows: dict[str, WindowSet]
+    weights: dict[str, float] = field(default_factory=dict)  # of the modalities in `fused`; empty: all the same
+    clips_path: Path | None = None  # the clip store, or the folder of video files, that it was made from
+
+    def __post_init__(self) -> None:
+        unknown = sorted(self.weights.keys() - self.windows.keys())
+        if unknown:
+            raise ValueError(f"a weight for {unknown[0]!r}; this index has {', '.join(self.windows)}")
+        if self.weights and not (min(self.weights.values()) >= 0 and 0 < sum(self.weights.values()) < float("inf")):
+            raise ValueError(f"weights {self.weights}: they must be 0 or more, and at least one above 0")
 
     def find(self, name: str) -> int:
         """Return the index of the video with this id, or of the only one whose id contains `name`."""
@@ -88,14 +115,27 @@ class SearchIndex:
         return found[0]
 
 
-def build_index(features: Mapping[str, Features], clips: Clips | None = None) -> SearchIndex:
+def build_index(
+    features: Mapping[str, Features], clips: Clips | None = None, *, weights: Mapping[str, float] | None = None
+) -> SearchIndex:
     """Build an index from features files, one per modality; videos of any of them are in it.
 
     `clips` adds what features files do not have: number of frames and frame rate, so that times are in seconds.
+    `weights` are those of the modalities in `fused`.
     """
     if not features:
         raise ValueError("an index needs the features of at least one modality")
-    rows: dict[str, IndexedVideo] = {}
+    path = Path(clips.address) if clips is not None and clips.address and Path(clips.address).is_dir() else None
+    empty = SearchIndex((), {}, clips_path=path)
+    return replace(extend_index(empty, features, clips), weights=dict(weights or {}))
+
+
+def extend_index(index: SearchIndex, features: Mapping[str, Features], clips: Clips | None = None) -> SearchIndex:
+    """Return the index with the videos of some features added: what `build_index` of all at once gives.
+
+    Since the mean of all windows is another one, the vectors of the older videos change as well.
+    """
+    rows = {video.video_id: video for video in index.videos}
     known = {record.video_id: record for record in clips.records} if clips is not None else {}
     for one in features.values():
         for video_id, source, label in zip(one.videos.ids, one.videos.sources, one.videos.labels.tolist(), strict=True):
@@ -112,70 +152,124 @@ def build_index(features: Mapping[str, Features], clips: Clips | None = None) ->
             )
     videos = tuple(rows[video_id] for video_id in sorted(rows))
     number_of = {video.video_id: number for number, video in enumerate(videos)}
-    return SearchIndex(videos, {name: _window_set(one, number_of) for name, one in sorted(features.items())})
+    numbers = torch.tensor([number_of[video.video_id] for video in index.videos], dtype=torch.int64)
+    names = sorted({*index.windows, *features})
+    windows = {name: _join(index.windows.get(name), numbers, features.get(name), number_of) for name in names}
+    return replace(index, videos=videos, windows=windows)
 
 
-def _window_set(features: Features, number_of: Mapping[str, int]) -> WindowSet:
-    numbers = torch.tensor([number_of[video_id] for video_id in features.videos.ids], dtype=torch.int64)
-    videos, starts = numbers[features.window_videos], features.window_starts
+def _join(old: WindowSet | None, numbers: Tensor, new: Features | None, number_of: Mapping[str, int]) -> WindowSet:
+    """Join windows; `numbers` are the new ones of the old videos. All are centered by their common mean."""
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []  # unit-length features, videos, starts
+    if old is not None:
+        parts.append((old.features(), numbers[old.videos], old.starts))
+        span, provenance = old.span, old.provenance
+    if new is not None:
+        added = torch.tensor([number_of[video_id] for video_id in new.videos.ids], dtype=torch.int64)
+        unit = F.normalize(new.windows.float(), dim=1)
+        parts.append((unit, added[new.window_videos], new.window_starts))
+    if old is None:
+        assert new is not None
+        protocol = new.provenance.eval_protocol
+        span, provenance = clip_span(protocol.length, protocol.stride), new.provenance.model_dump(mode="json")
+    units, videos, starts = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     order = torch.argsort(videos * (int(starts.max()) + 1) + starts, stable=True) if len(starts) else starts
-    unit = F.normalize(features.windows[order].float(), dim=1)
-    mean = unit.double().mean(0).float()
-    protocol = features.provenance.eval_protocol
+    units = units[order]
+    mean = units.double().mean(0).float()
     return WindowSet(
-        vectors=F.normalize(unit.sub_(mean), dim=1),
+        vectors=F.normalize(units.sub_(mean), dim=1),
         mean=mean,
         videos=videos[order],
         starts=starts[order],
-        span=clip_span(protocol.length, protocol.stride),
-        provenance=features.provenance.model_dump(mode="json"),
+        span=span,
+        provenance=provenance,
     )
 
 
-def save_index(folder: Path | str, index: SearchIndex) -> None:
-    """Write an index; `index.json` comes last, so an interrupted one is not taken for complete."""
+def save_index(folder: Path | str, index: SearchIndex, encoders: Mapping[str, IndexEncoder] | None = None) -> None:
+    """Write an index with the encoders of its modalities; without them, video files can't be queries.
+
+    All files are written before the first one of an older index is replaced, and `index.json` comes last, so an
+    interrupted one is not taken for complete.
+    """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / INDEX_FILE).unlink(missing_ok=True)
+    new = folder / NEW_FOLDER
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
     text = io.StringIO()
     writer = csv.DictWriter(text, [field.name for field in fields(IndexedVideo)], lineterminator="\n")
     writer.writeheader()
     writer.writerows(asdict(video) for video in index.videos)
-    write_text_atomic(folder / VIDEOS_FILE, text.getvalue())
+    write_text_atomic(new / VIDEOS_FILE, text.getvalue())
     modalities = {}
     for name, windows in index.windows.items():
         tensors = {key: getattr(windows, key).contiguous() for key in ("vectors", "mean", "videos", "starts")}
-        write_tensors(folder / f"{name}.safetensors", tensors, metadata={})
+        write_tensors(new / f"{name}.safetensors", tensors, metadata={})
+        encoder = (encoders or {}).get(name)
         modalities[name] = {
             "span": windows.span,
-            "sha256": file_sha256(folder / f"{name}.safetensors"),
+            "sha256": file_sha256(new / f"{name}.safetensors"),
             "provenance": windows.provenance,
+            "encoder": None if encoder is None else replace(encoder, name=name).to_json(new),
         }
-    content = {"format": FORMAT, "videos_sha256": file_sha256(folder / VIDEOS_FILE), "modalities": modalities}
-    write_text_atomic(folder / INDEX_FILE, json.dumps(content, indent=1))
+    content = {
+        "format": FORMAT,
+        "videos_sha256": file_sha256(new / VIDEOS_FILE),
+        "weights": index.weights,
+        "clips_path": "" if index.clips_path is None else _relative(index.clips_path, folder),
+        "modalities": modalities,
+    }
+    write_text_atomic(new / INDEX_FILE, json.dumps(content, indent=1))
+    (folder / INDEX_FILE).unlink(missing_ok=True)
+    for old in folder.glob("*.encoder.*"):
+        old.unlink()
+    for path in sorted(new.iterdir(), key=lambda path: path.name == INDEX_FILE):
+        path.replace(folder / path.name)
+    new.rmdir()
 
 
 def load_index(folder: Path | str) -> SearchIndex:
-    """Read an index; ValueError if it is incomplete, damaged, or its files do not belong together."""
-    folder = Path(folder)
-    if not (folder / INDEX_FILE).is_file():
-        raise FileNotFoundError(f"{folder} has no {INDEX_FILE}: it is no search index; {HINT}")
-    try:
-        content = json.loads(read_text(folder / INDEX_FILE))
-        number, modalities = content["format"], dict(content["modalities"])
-        expected = content["videos_sha256"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{folder / INDEX_FILE} is damaged ({error}); {HINT}") from None
-    if number != FORMAT:
-        raise ValueError(f"{folder} has format {number!r}; this version reads format {FORMAT}")
-    if not (folder / VIDEOS_FILE).is_file() or file_sha256(folder / VIDEOS_FILE) != expected:
+    """Read the index of a folder or project; ValueError if it is damaged, or its files do not belong together.
+
+    Example:
+        >>> index = cc.load_index("index")
+        >>> len(index.videos), list(index.windows)
+        (24, ['rgb'])
+    """
+    folder = index_folder(folder)
+    content = _read_description(folder)
+    if not (folder / VIDEOS_FILE).is_file() or file_sha256(folder / VIDEOS_FILE) != content["videos_sha256"]:
         raise ValueError(f"{folder / VIDEOS_FILE} is missing or was changed; {HINT}")
     with (folder / VIDEOS_FILE).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
         videos = tuple(
             IndexedVideo(**{**row, "num_frames": int(row["num_frames"]), "fps": float(row["fps"])})  # type: ignore[arg-type]
             for row in csv.DictReader(file)
         )
-    return SearchIndex(videos, {name: _load_windows(folder, name, one) for name, one in modalities.items()})
+    return SearchIndex(
+        videos,
+        {name: _load_windows(folder, name, one) for name, one in content["modalities"].items()},
+        weights={name: float(value) for name, value in content.get("weights", {}).items()},
+        clips_path=folder / content["clips_path"] if content.get("clips_path") else None,
+    )
+
+
+def load_encoders(folder: Path | str) -> dict[str, IndexEncoder]:
+    """Return the encoders of an index, verified; modalities without one (format 1, or lost weights) are left out."""
+    folder = index_folder(folder)
+    modalities = _read_description(folder)["modalities"]
+    stored = {name: one["encoder"] for name, one in modalities.items() if one.get("encoder")}
+    return {name: encoder_from_json(folder, name, values) for name, values in stored.items()}
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(read_text(folder / INDEX_FILE))
+        number, _, _ = content["format"], dict(content["modalities"]), content["videos_sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{folder / INDEX_FILE} is damaged ({error}); {HINT}") from None
+    if number not in (1, FORMAT):
+        raise ValueError(f"{folder} has format {number!r}; this version reads formats 1 and {FORMAT}")
+    return dict(content)
 
 
 def _load_windows(folder: Path, name: str, values: Mapping[str, Any]) -> WindowSet:
@@ -188,11 +282,15 @@ def _load_windows(folder: Path, name: str, values: Mapping[str, Any]) -> WindowS
     return WindowSet(span=int(values["span"]), provenance=dict(values["provenance"]), **tensors)
 
 
+def _relative(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
+
+
 def modality_weights(index: SearchIndex, modality: str) -> dict[str, float]:
-    """Return {modality: weight} of `rgb`, `flow`, ..., or of `fused`: all that the index has, equally."""
+    """Return {modality: weight}, sum 1, of `rgb`, `flow`, ..., or of `fused`: by the index's weights, else equally."""
     if modality == "fused":
-        return dict.fromkeys(index.windows, 1.0 / len(index.windows))
+        weights = index.weights or dict.fromkeys(index.windows, 1.0)
+        return {name: weight / sum(weights.values()) for name, weight in weights.items() if weight > 0}
     if modality not in index.windows:
-        accepted: Sequence[str] = [*index.windows, "fused"]
-        raise ValueError(f"this index has no {modality!r}; choose from {', '.join(accepted)}")
+        raise ValueError(f"this index has no {modality!r}; choose from {', '.join([*index.windows, 'fused'])}")
     return {modality: 1.0}

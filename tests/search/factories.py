@@ -1,12 +1,16 @@
 """Features with several windows per video."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
-from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.clips.records import ClipRecord, FlowInfo
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.subsets import VideoTable
+from covid_cmsf.search.encoders import open_encoder
+from covid_cmsf.search.encoders.base import IndexEncoder
+from preprocess.flow import FlowParameters
 from tests.evaluation.factories import synthetic_features
 
 
@@ -29,3 +33,11 @@ def windowed_features(num_videos: int = 7, *, num_values: int = 12, seed: int = 
         window_videos=torch.tensor([pairs[i][0] for i in order]),
         window_starts=torch.tensor([pairs[i][1] for i in order]),
     )
+
+
+def quick_encoder(path: Path, **options: int) -> IndexEncoder:
+    """The encoder of a weights file, with flow that is computed quickly."""
+    encoder = open_encoder(str(path), num_windows=options.get("num_windows"))
+    parameters = FlowParameters(warps=1, nscales=2, outer_iterations=1).model_dump(by_alias=True)
+    flow = FlowInfo(backend="opencv", version="", parameters=parameters, bound=20.0)
+    return replace(encoder, frames=encoder.frames.model_copy(update={"flow": flow}))
