@@ -33,6 +33,7 @@ class InputTransform:
     stride: int  # between sampled frames
     size: int  # pixels, height and width
     flow: FlowInfo | None = None  # of the clips that the encoder was trained on
+    crop: float | None = None  # center square, share of the short edge; None: as the modality's networks
 
     @classmethod
     def from_metadata(
@@ -54,10 +55,11 @@ class InputTransform:
             modality=resolved,
             mean=resolved.mean if resolved.frame_difference else metadata.mean,
             std=resolved.std if resolved.frame_difference else metadata.std,
-            length=1 if single else frames if length is None else length,
-            stride=1 if single else metadata.stride if stride is None else stride,
+            length=length if length is not None else 1 if single else frames,
+            stride=stride if stride is not None else 1 if single else metadata.stride,
             size=height if size is None else size,
             flow=metadata.flow,
+            crop=metadata.crop,
         )
 
     def __call__(self, frames: Tensor | NDArray[np.generic], *, levels: FlowLevels | None = None) -> Tensor:
@@ -76,8 +78,8 @@ class InputTransform:
         if usable < 1:
             raise ValueError(f"{len(raw)} frames are too few for {self.modality.name}")
         (window,) = spread_windows(usable, length=self.length, stride=self.stride, num_windows=1)
-        raw = raw[torch.tensor(required_frames(self.modality, window, single=0), device=raw.device)]
-        center = get_preset("eval", self.modality.kind, size=self.size)
+        raw = raw[torch.tensor(required_frames(self.modality, window, single=len(window) // 2), device=raw.device)]
+        center = get_preset("eval", self.modality.kind, size=self.size, center=self.crop)
         params = sample_augment_params(  # not random: the preset is a center crop
             center, np.random.default_rng(0), height=raw.shape[-2], width=raw.shape[-1]
         )

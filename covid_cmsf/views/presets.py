@@ -74,15 +74,16 @@ def get_preset(
     size: int | None = None,
     scale: tuple[float, float] | None = None,
     blur: float | None = None,
+    center: float | None = None,
 ) -> Augmentation:
-    """Return the preset `name` for a kind of input, with another size, crop area or blur if given.
+    """Return the preset `name` for a kind of input, with another size, crop area, blur or center crop if given.
 
     `blur` is the probability in presets that have a blur; its width is in pixels, which is too much for small images.
     """
     if name not in PRESETS:
         raise ValueError(f"unknown augmentation {name!r}; choose from {', '.join(PRESETS)}")
     base = PRESETS[name][kind]
-    overrides = {"size": size, "scale": scale, "blur": blur if base.blur > 0 else None}
+    overrides = {"size": size, "scale": scale, "blur": blur if base.blur > 0 else None, "center": center}
     changes = {key: value for key, value in overrides.items() if value is not None}
     return Augmentation.model_validate({**base.model_dump(), **changes})
 

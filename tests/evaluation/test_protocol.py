@@ -9,6 +9,7 @@ from covid_cmsf.evaluation.features.protocol import build_eval_protocol, choose_
 from covid_cmsf.evaluation.features.video_dataset import VideoDataset, crop_geometries, load_videos
 from covid_cmsf.models import EncoderMetadata
 from covid_cmsf.views.augment_params import GeometryParams
+from covid_cmsf.views.ops import crop_resize
 from tests.evaluation.factories import SyntheticClips
 
 
@@ -58,6 +59,19 @@ def test_a_2d_network_sees_the_center_frame() -> None:
         assert choose_windows(chosen, 15, "train", np.random.default_rng(0)) == [[7]]
     video = VideoDataset(SyntheticClips(), SyntheticClips().records, ["train"] * 24, eval_protocol)[0]
     assert next(video.views(eval_protocol, torch.device("cpu"))).shape == (3, 32, 32)
+
+
+def test_a_2d_network_sees_the_center_of_every_window_if_windows_are_asked_for() -> None:
+    _, image = create_random_encoder("r18", modality="frame", seed=0, input_size=(1, 32, 32))
+    eval_protocol = build_eval_protocol(image, length=5, stride=2, num_windows=2)
+    clips = SyntheticClips()
+    video = VideoDataset(clips, clips.records, ["train"] * 24, eval_protocol)[0]
+    windows = choose_windows(eval_protocol, clips.records[0].num_frames, "train", np.random.default_rng(0))
+    assert video.starts == tuple(window[0] for window in windows)
+    alone = build_eval_protocol(image, num_windows=1)
+    for view, window in zip(video.views(eval_protocol, torch.device("cpu")), windows, strict=True):
+        frame = crop_resize(clips.read_raw(clips.records[0], "rgb", [window[2]]), video.params[0].geometry, alone.size)
+        assert torch.equal(view, alone.to_view(frame, video.params[0], video.levels))
 
 
 def test_clean_windows_are_the_same_for_train_and_test() -> None:

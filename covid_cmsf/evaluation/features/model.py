@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from covid_cmsf.files import file_sha256
 from covid_cmsf.models import Encoder, EncoderMetadata, create_model, encoder_entry, freeze_, load_weights
 from covid_cmsf.models.checkpoints.reader import find_checkpoint
+from covid_cmsf.models.image_networks import is_image_network, load_image_network
 from covid_cmsf.views.modalities import get_modality
 
 
@@ -88,10 +89,16 @@ class EvalModel:
 
 
 def load_eval_model(checkpoint: Path | str, *, branch: str | None = None) -> EvalModel:
-    """Load the encoder of a run folder or of any file that `load_weights` recognizes.
+    """Load the encoder of a run folder, of any file that `load_weights` recognizes, or an image network `timm:NAME`.
 
     `branch` is online, target or guide.
     """
+    if is_image_network(checkpoint):
+        if branch is not None:
+            raise ValueError(f"{checkpoint} has no branches: leave out {branch!r}")
+        image = load_image_network(str(checkpoint))
+        digest = "" if image.path is None else file_sha256(image.path)
+        return EvalModel(image.network, image.network.metadata, str(checkpoint), digest, path=image.path)
     checkpoint = find_checkpoint(checkpoint)
     loaded = load_weights(checkpoint, branch=branch)
     digest = file_sha256(checkpoint)

@@ -5,10 +5,10 @@ random clips and color jitter, so that results are comparable with published tab
 """
 
 import hashlib
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 
 from covid_cmsf.clips.flow_codec import FlowLevels
@@ -24,7 +24,7 @@ from covid_cmsf.views.presets import Augmentation, get_preset
 
 
 ProtocolName = Literal["clean", "coclr"]
-NUM_WINDOWS = 4  # default of the clean protocol; a single-frame modality uses the center frame
+NUM_WINDOWS = 4  # default of the clean protocol; a single-frame modality uses the center frame of the video
 
 
 class EvalProtocol(Config):
@@ -35,11 +35,19 @@ class EvalProtocol(Config):
     flow_style: FlowStyle = "motion"
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    length: int = Field(ge=1, description="frames per window")
+    length: int = Field(ge=1, description="frames per window; a single-frame modality uses the one in the center")
     stride: int = Field(ge=1, description="distance of consecutive frames")
     size: int = Field(ge=8, description="pixels, height and width")
     num_windows: int = Field(ge=1, description="per video, evenly spaced; ignored by protocol coclr")
     seed: int = Field(default=0, ge=0, description="for the random clips and colors of protocol coclr")
+    crop: float | None = Field(
+        default=None, gt=0, le=1, description="center square, share of the short edge; default: the modality's"
+    )
+
+    @model_serializer(mode="wrap")
+    def _omit_crop(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a crop that is not given: the fingerprints of older features stay what they are."""
+        return {key: value for key, value in handler(self).items() if key != "crop" or value is not None}
 
     def resolve_modality(self) -> Modality:
         """Return the modality; `mean` and `std` of the protocol, not its own, normalize the view."""
@@ -47,7 +55,7 @@ class EvalProtocol(Config):
 
     def augmentation(self) -> Augmentation:
         """Return the center crop; protocol coclr adds color jitter with probability 0.3, as its authors' code does."""
-        center = get_preset("eval", self.resolve_modality().kind, size=self.size)
+        center = get_preset("eval", self.resolve_modality().kind, size=self.size, center=self.crop)
         if self.name == "clean":
             return center
         jittered = {"jitter": 0.3, "brightness": 0.2, "contrast": 0.2, "saturation": 0.2, "hue": 0.1}
@@ -87,6 +95,7 @@ def build_eval_protocol(
         "size": transform.size,
         "num_windows": (1 if resolved.single_frame else NUM_WINDOWS) if num_windows is None else num_windows,
         "seed": seed,
+        "crop": transform.crop,
     }
     return validate(EvalProtocol, values, origin="evaluation protocol")
 

@@ -78,7 +78,7 @@ class VideoDataset(Dataset[DecodedVideo]):
         rng = video_rng(eval_protocol.seed, record.video_id)
         usable = num_usable_frames(record, [self.modality])
         windows = choose_windows(eval_protocol, usable, self.subsets[index], rng)
-        window_frame_numbers = [required_frames(self.modality, window, single=0) for window in windows]
+        window_frame_numbers = [required_frames(self.modality, window, single=len(window) // 2) for window in windows]
         frame_indices = sorted({frame for frames in window_frame_numbers for frame in frames})
         raw = self.clips.read_raw(record, self.modality.stored_modality, frame_indices)
         center = sample_augment_params(eval_protocol.augmentation(), rng, height=raw.shape[-2], width=raw.shape[-1])

