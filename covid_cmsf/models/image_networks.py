@@ -171,9 +171,9 @@ def _download(name: str) -> nn.Module:
 
 def _make_metadata(network: nn.Module, name: str) -> EncoderMetadata:
     """Return what the network takes, from timm's configuration of it: size, crop, mean and standard deviation."""
-    import timm
+    from timm.data.config import resolve_model_data_config
 
-    config: dict[str, Any] = timm.data.resolve_model_data_config(network)
+    config: dict[str, Any] = resolve_model_data_config(network)
     channels, height, width = config["input_size"]
     if channels != 3 or height != width:
         raise ValueError(f"{name} takes {channels} channels of {height}x{width}; only square RGB images are supported")

@@ -12,7 +12,7 @@ SECOND = np.array([[1, 1, 1, 0, 0, 1], [1, 1, 0, 1, 1, 0]], dtype=bool)
 
 def test_the_difference_and_its_parts_are_counted_as_by_hand() -> None:
     found = paired_difference(FIRST, SECOND, SOURCES)
-    assert (found.first, found.second) == (pytest.approx(50), pytest.approx(200 / 3))
+    assert (found.first, found.second) == pytest.approx((50, 200 / 3))
     assert found.difference == pytest.approx(200 / 12)
     assert (found.repaired, found.broken) == (1.5, 0.5)
     assert (found.num_queries, found.num_sources, found.num_seeds) == (6, 3, 2)

@@ -102,7 +102,8 @@ def test_the_weights_of_the_package_fit_the_statistics_of_their_batch_norms(no_n
     assert network.num_features == 1280 and network.metadata.input_size == (1, 224, 224)
     assert network.metadata.mean == network.metadata.std == (0.5, 0.5, 0.5)
     # A gray image gives an output near the mean that the first batch norm has seen in training; a shifted one does not.
-    first, norm = network.trunk[0].conv_stem, network.trunk[0].bn1
+    first, norm = (network.trunk[0].get_submodule(name) for name in ("conv_stem", "bn1"))
+    assert isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None and norm.running_var is not None
     with torch.inference_mode():
         gray, bright = (first(torch.full((1, 3, 64, 64), value)).mean((0, 2, 3)) for value in (-0.1, 1.0))
     spread = norm.running_var.sqrt()
