@@ -114,6 +114,5 @@ def _totals_by_source(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the sums (S, G) of differences (S, Q) and the numbers (G,) of queries by source, sorted by name."""
     names, index = np.unique(np.asarray(sources), return_inverse=True)
-    sums = np.zeros((len(differences), len(names)))
-    np.add.at(sums, (slice(None), index), differences)
+    sums = np.stack([np.bincount(index, weights=row, minlength=len(names)) for row in differences])
     return sums, np.bincount(index, minlength=len(names)).astype(np.float64)
