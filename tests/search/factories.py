@@ -35,7 +35,7 @@ def windowed_features(num_videos: int = 7, *, num_values: int = 12, seed: int = 
     )
 
 
-def quick_encoder(path: Path, **options: int) -> IndexEncoder:
+def quick_encoder(path: Path | str, **options: int) -> IndexEncoder:
     """The encoder of a weights file, with flow that is computed quickly."""
     encoder = open_encoder(str(path), num_windows=options.get("num_windows"))
     parameters = FlowParameters(warps=1, nscales=2, outer_iterations=1).model_dump(by_alias=True)

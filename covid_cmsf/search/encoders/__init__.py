@@ -6,10 +6,12 @@ from typing import Any
 
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.search.encoders.base import IndexEncoder
+from covid_cmsf.search.encoders.histogram import HistogramEncoder
+from covid_cmsf.search.encoders.image import ImageEncoder
 from covid_cmsf.search.encoders.trained import TrainedEncoder
 
 # In the order in which they are asked whether some weights are theirs; the last takes any path.
-KINDS: tuple[type[IndexEncoder], ...] = (TrainedEncoder,)
+KINDS: tuple[type[IndexEncoder], ...] = (ImageEncoder, HistogramEncoder, TrainedEncoder)
 
 
 def open_encoder(weights: str, *, num_windows: int | None = None) -> IndexEncoder:
