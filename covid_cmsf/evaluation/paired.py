@@ -114,5 +114,5 @@ def _totals_by_source(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the sums (S, G) of differences (S, Q) and the numbers (G,) of queries by source, sorted by name."""
     names, index = np.unique(np.asarray(sources), return_inverse=True)
-    sums = np.stack([np.bincount(index, weights=row, minlength=len(names)) for row in differences])
+    sums = np.stack([np.bincount(index, weights=row, minlength=len(names)).astype(np.float64) for row in differences])
     return sums, np.bincount(index, minlength=len(names)).astype(np.float64)
