@@ -7,6 +7,7 @@
     cc.embed("my.mp4", encoder)                                # (D,)
     features = cc.extract_features(encoder, clips, "rgb.safetensors")
     cc.retrieval(features).recall[1]                           # percent
+    cc.search_videos("index", "my.mp4", top=5)                 # the most similar videos of an index
 
 Every name below is imported when it is first used, so that importing the package costs nothing.
 """
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from covid_cmsf.clips.factory import open_clips
     from covid_cmsf.clips.store import ClipStore
     from covid_cmsf.commands import extract_features, retrieval, run_plan, train
+    from covid_cmsf.embeddings import EmbeddingTable, embed_files, save_embeddings
     from covid_cmsf.evaluation.features.file import Features, load_features, save_features
     from covid_cmsf.evaluation.knn import KnnResult, evaluate_knn
     from covid_cmsf.evaluation.probes.linear import LinearResult, evaluate_linear
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
         make_target,
         save_encoder,
     )
+    from covid_cmsf.search.find import FoundVideo, search_videos
+    from covid_cmsf.search.index import SearchIndex, load_index
     from covid_cmsf.training.config import TrainConfig
     from covid_cmsf.video_files import VideoFiles, embed, optical_flow
     from covid_cmsf.views.batch import Batch
@@ -68,6 +72,7 @@ _HOME = {
     "covid_cmsf.clips.factory": ["open_clips"],
     "covid_cmsf.clips.store": ["ClipStore"],
     "covid_cmsf.commands": ["extract_features", "retrieval", "run_plan", "train"],
+    "covid_cmsf.embeddings": ["EmbeddingTable", "embed_files", "save_embeddings"],
     "covid_cmsf.evaluation.features.file": ["Features", "load_features", "save_features"],
     "covid_cmsf.evaluation.knn": ["KnnResult", "evaluate_knn"],
     "covid_cmsf.evaluation.probes.linear": ["LinearResult", "evaluate_linear"],
@@ -101,6 +106,8 @@ _HOME = {
         "make_target",
         "save_encoder",
     ],
+    "covid_cmsf.search.find": ["FoundVideo", "search_videos"],
+    "covid_cmsf.search.index": ["SearchIndex", "load_index"],
     "covid_cmsf.training.config": ["TrainConfig"],
     "covid_cmsf.video_files": ["VideoFiles", "embed", "optical_flow"],
     "covid_cmsf.views.batch": ["Batch"],
@@ -117,10 +124,12 @@ __all__ = [
     "Clips",
     "Constraint",
     "ContrastiveLoss",
+    "EmbeddingTable",
     "Encoder",
     "EncoderMetadata",
     "Features",
     "FlowParameters",
+    "FoundVideo",
     "Guide",
     "GuideConstraint",
     "HeadLayout",
@@ -133,6 +142,7 @@ __all__ = [
     "Network",
     "Query",
     "RetrievalResult",
+    "SearchIndex",
     "SelfConstraint",
     "TrainConfig",
     "Unconstrained",
@@ -144,6 +154,7 @@ __all__ = [
     "create_network",
     "ema_update_",
     "embed",
+    "embed_files",
     "evaluate_knn",
     "evaluate_linear",
     "extract_features",
@@ -153,6 +164,7 @@ __all__ = [
     "load_encoder",
     "load_features",
     "load_guide",
+    "load_index",
     "make_target",
     "mined_positives",
     "nearest",
@@ -160,8 +172,10 @@ __all__ = [
     "optical_flow",
     "retrieval",
     "run_plan",
+    "save_embeddings",
     "save_encoder",
     "save_features",
+    "search_videos",
     "train",
 ]
 

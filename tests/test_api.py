@@ -20,6 +20,8 @@ import covid_cmsf as cc
 from covid_cmsf.methods.base import EmbeddedBatch
 from covid_cmsf.methods.contrastive import CoCLR, InfoNCE, SupervisedContrastive
 from covid_cmsf.methods.memory_bank import MemoryBanks
+from covid_cmsf.search.build import index_features
+from covid_cmsf.search.index import save_index
 from tests.evaluation.factories import small_checkpoint, small_encoder, synthetic_features
 from tests.factories import make_ucf, moving_square, write_video
 from tests.preprocess.commands import preprocess
@@ -98,6 +100,7 @@ def examples(store: Path, videos: Path, flow_run: Path, tmp_path_factory: pytest
     (folder / "infonce-flow.pt").symlink_to(flow_run / "checkpoints" / "last.pt")
     small_checkpoint(folder / "encoder.safetensors")
     cc.extract_features(folder / "encoder.safetensors", store, folder / "rgb.safetensors", device="cpu")
+    save_index(folder / "index", *index_features([folder / "rgb.safetensors"]))
     return folder
 
 

@@ -36,7 +36,7 @@ PACKAGES = [
 # They read users' video files, prepared as `preprocess` does; the others read clips only.
 VIDEO_FILE_READERS = {"video_files", "search"}
 # Above everything: the command line, and what `import covid_cmsf` offers besides the packages' own classes.
-TOP_MODULES = {"cli", "__main__", "commands"}
+TOP_MODULES = {"cli", "__main__", "commands", "embeddings"}
 # evaluation uses checkpoints, not methods
 FORBIDDEN = {("evaluation", "methods"), ("evaluation", "training")}
 SOURCES = sorted(path for folder in ("covid_cmsf", "preprocess") for path in (ROOT / folder).rglob("*.py"))

@@ -18,6 +18,8 @@ NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
 PACKAGE_TITLES = {
     "commands": "Commands as functions",
     "video_files": "Video files and frames",
+    "embeddings": "Tables of embeddings",
+    "search": "Search",
     "clips": "Clips",
     "views": "Views",
     "models": "Encoders and heads",

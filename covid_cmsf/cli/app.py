@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from covid_cmsf import __version__, exit_codes
-from covid_cmsf.cli import config, data, doctor, evaluate, extract, models, report, search, train
+from covid_cmsf.cli import config, data, doctor, embed, evaluate, extract, models, report, search, train
 from preprocess.cli import preprocess
 from preprocess.synthetic.cli import demo_videos
 
@@ -44,6 +44,7 @@ app.command("train")(train.train)
 app.command("cotrain")(train.cotrain)
 app.command("replay")(train.replay)
 app.command("extract")(extract.extract)
+app.command("embed")(embed.embed)
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(search.app, name="search")
 app.add_typer(report.figures_app, name="figures")

@@ -1,14 +1,16 @@
 """`covid-cmsf search`: which of my videos are alike? None of it needs labels."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covid_cmsf.cli.options import Force, Json, NewFolder, Seed
+from covid_cmsf.cli.options import Device, Force, Json, Seed, Windows, Workers, interrupt_on_sigterm, report_skipped
+from covid_cmsf.cli.tables import print_rows
 
 if TYPE_CHECKING:
+    from covid_cmsf.search.encoders.base import IndexEncoder
+    from covid_cmsf.search.find import FoundVideo, Query
     from covid_cmsf.search.index import SearchIndex
 
 app = typer.Typer(
@@ -16,116 +18,227 @@ app = typer.Typer(
 )
 
 Index = Annotated[
-    Path, typer.Argument(metavar="INDEX", help="A folder written by `covid-cmsf search index`.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="INDEX", help="A folder written by `covid-cmsf search index`, or a project.", show_default=False
+    ),
 ]
-SearchModality = Annotated[str, typer.Option("--modality", help="rgb, flow, ..., or fused: the mean of all.")]
+SearchModality = Annotated[str, typer.Option("--modality", help="rgb, flow, ..., or fused: all of them.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
 StoreOption = Annotated[
-    Path | None, typer.Option("--clips", help="The clip store that the features come from.", show_default=False)
+    Path | None,
+    typer.Option("--clips", help="The clip store of the videos; default: where it was.", show_default=False),
 ]
 
 
 @app.command()
 def index(
-    features: Annotated[
+    sources: Annotated[
         list[Path],
-        typer.Argument(help="Files written by `covid-cmsf extract`, one per modality.", show_default=False),
+        typer.Argument(
+            metavar="PROJECT|FEATURES...|CLIPS|VIDEOS",
+            help="A project, features files (one per modality), a clip store, or a folder of video files.",
+            show_default=False,
+        ),
     ],
-    out: NewFolder,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder to write; default: that of the project.", show_default=False),
+    ] = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option("--weights", help="An encoder per modality: run folders or weights files.", show_default=False),
+    ] = None,
+    windows: Windows = None,
     clips: StoreOption = None,
+    update: bool = typer.Option(False, "--update", help="Add the videos that the index does not have yet."),
+    workers: Workers = 0,
+    device: Device = "auto",
     force: Force = False,
 ) -> None:
-    """Build an index from features files. With --clips, times are in seconds.
+    """Build an index: of features files, or of videos and the weights of encoders. The same command resumes.
 
     \b
-    covid-cmsf search index rgb.features flow.features --clips CLIPS -o index
+    covid-cmsf search index VIDEOS --weights runs/rgb --weights runs/flow -o index
+    covid-cmsf search index VIDEOS --update -o index
+    covid-cmsf search index rgb.features flow.features -o index
     """
-    from covid_cmsf.clips import open_clips
-    from covid_cmsf.evaluation.features.file import load_features
-    from covid_cmsf.search.index import build_index, save_index
-    from covid_cmsf.search.project import INDEX_FILE
+    from covid_cmsf.logs import progress_bar
+    from covid_cmsf.search.build import Extraction, add_to_index, index_features, index_videos
+    from covid_cmsf.search.encoders import open_encoder
+    from covid_cmsf.search.index import save_index
+    from covid_cmsf.search.project import CLIPS_FOLDER, FEATURES_FOLDER, INDEX_FILE, INDEX_FOLDER, is_project
 
-    if out.exists() and not ((out / INDEX_FILE).is_file() and force):
-        hint = "--force replaces it" if (out / INDEX_FILE).is_file() else "choose another folder"
+    source, is_features = sources[0], sources[0].is_file()
+    if is_project(source):
+        out = source / INDEX_FOLDER if out is None else out
+        found = sorted((source / FEATURES_FOLDER).glob("*.features"))
+        clips, source = source / CLIPS_FOLDER if clips is None else clips, source / CLIPS_FOLDER
+        sources, is_features = (found, True) if found and not (weights or update) else ([source], False)
+    if out is None:
+        raise ValueError("--out INDEX is missing: the folder to write")
+    missing = next((path for path in sources if not path.exists()), None)
+    if missing is not None:
+        raise FileNotFoundError(f"no features file, clip store or folder of videos {missing}")
+    if not is_features and len(sources) > 1:
+        raise ValueError(f"{len(sources)} sources: give one folder, or features files only")
+    extraction = Extraction(device=device, num_workers=workers, progress=progress_bar)
+    if update:
+        if is_features or weights or windows:
+            raise ValueError("--update takes a folder of videos or clips only; the index has its own encoders")
+        with interrupt_on_sigterm():
+            added, skipped = add_to_index(out, source, extraction=extraction)
+        typer.echo(f"{out}: {added} videos added")
+        report_skipped(skipped)
+        return
+    if out.exists() and not (force and (out / INDEX_FILE).is_file()) and not _is_unfinished(out):
+        hint = "--force replaces it, --update adds to it" if (out / INDEX_FILE).is_file() else "choose another folder"
         raise FileExistsError(f"{out} exists; {hint}")
-    loaded = {}
-    for path in features:
-        one = load_features(path)
-        modality = one.provenance.eval_protocol.modality
-        if modality in loaded:
-            raise ValueError(f"{path}: another file has features of {modality} already; give one file per modality")
-        loaded[modality] = one
-    built = build_index(loaded, None if clips is None else open_clips(clips))
-    save_index(out, built)
+    if is_features and windows:
+        raise ValueError("--windows is for videos; features files have their windows already")
+    if not is_features and not weights:
+        raise ValueError(f"{source} is no features file: --weights says which encoders embed its videos")
+    encoders = [open_encoder(one, num_windows=windows) for one in weights or []]
+    if is_features:
+        built, kept = index_features(sources, clips=clips, encoders=encoders)
+        save_index(out, built, kept)
+        _describe(out, built, kept)
+    else:
+        with interrupt_on_sigterm():
+            built, skipped = index_videos(source, encoders, out, extraction=extraction)
+        _describe(out, built, {encoder.name: encoder for encoder in encoders})
+        report_skipped(skipped)
+
+
+def _is_unfinished(folder: Path) -> bool:
+    """Whether a folder has nothing but what an interrupted `search index` left there."""
+    return folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir())
+
+
+def _describe(out: Path, built: "SearchIndex", encoders: "dict[str, IndexEncoder]") -> None:
     windows = ", ".join(f"{len(one.videos)} windows of {name}" for name, one in built.windows.items())
     typer.echo(f"{out}: {len(built.videos)} videos, {windows}")
+    if without := [name for name in built.windows if name not in encoders]:
+        typer.echo(f"no weights of {', '.join(without)} found: queries by video files need them (--weights)", err=True)
 
 
 @app.command()
 def query(
     folder: Index,
-    video: str = typer.Argument(..., help="Id of an indexed video, or a part that only its id has."),
-    start: float | None = typer.Option(None, "--start", help="Seconds: only windows that begin here or later."),
-    end: float | None = typer.Option(None, "--end", help="Seconds: only windows that begin before."),
+    video: str = typer.Argument(..., help="A video file, the id of an indexed video, or a part that only its id has."),
+    start: float | None = typer.Option(None, "--start", min=0, help="Seconds: only the query from here on."),
+    end: float | None = typer.Option(None, "--end", min=0, help="Seconds: only the query before."),
     top: int = typer.Option(20, "--top", min=1, help="Number of videos."),
     modality: SearchModality = "fused",
     as_json: Json = False,
     as_csv: Csv = False,
+    html: Path | None = typer.Option(None, "--html", help="Also write a page with pictures.", show_default=False),
+    clips: StoreOption = None,
 ) -> None:
     """Print the videos that are most like a video, or like a part of it, and where.
 
+    The columns of the modalities say how alike they find a video; `found by` is the one that would list it first.
+
     \b
     covid-cmsf search query index dance/v_01 --start 12.5 --end 15 --top 5
+    covid-cmsf search query index my.mp4 --html results.html
     """
+    from covid_cmsf.search.find import find_videos, open_query
     from covid_cmsf.search.index import load_index
-    from covid_cmsf.search.query import search, video_vectors
 
+    if html is not None and not html.parent.is_dir():
+        raise FileNotFoundError(f"no folder {html.parent} to write {html.name} into")
     opened = load_index(folder)
-    number = opened.find(video)
-    row = opened.videos[number]
-    rate = row.fps if row.fps > 0 else 1.0
-    first, last = (None if seconds is None else round(seconds * rate) for seconds in (start, end))
-    vectors = video_vectors(opened, number, start=first, end=last)
-    matches = search(opened, vectors, top=top, modality=modality, exclude=frozenset({number}))
+    asked = open_query(opened, video, start=start, end=end, modality=modality)
+    found = find_videos(opened, asked, top=top, modality=modality)
     rows = [
         {
-            "video": opened.videos[match.video].video_id,
-            "score": round(match.score, 4),
-            "start": round(opened.videos[match.video].seconds(match.start), 2),
-            "end": round(opened.videos[match.video].seconds(match.end), 2),
-            **{name: round(value, 4) for name, value in match.by_modality.items()},
+            "video": one.video_id,
+            "score": round(one.score, 4),
+            "start": round(one.start, 2),
+            "end": round(one.end, 2),
+            **{name: round(value, 4) for name, value in one.by_modality.items()},
+            "found by": one.found_by,
         }
-        for match in matches
+        for one in found
     ]
-    _print_rows(rows, f"most like {row.video_id}", as_json=as_json, as_csv=as_csv)
+    if html is not None:
+        _write_page(html, folder, opened, asked, found, modality, clips)
+    print_rows(rows, f"most like {asked.name}", as_json=as_json, as_csv=as_csv)
+
+
+def _write_page(
+    path: Path,
+    folder: Path,
+    opened: "SearchIndex",
+    asked: "Query",
+    found: "list[FoundVideo]",
+    modality: str,
+    clips: Path | None,
+) -> None:
+    from covid_cmsf.search.build import open_pictures
+    from covid_cmsf.search.files import query_pictures
+    from covid_cmsf.search.result_page import make_strip, write_results
+
+    needed = {one.video_id for one in found} | ({asked.name} if asked.file is None else set())
+    pictures = open_pictures(folder, needed.__contains__, clips=clips)
+    records = {} if pictures is None else {one.video_id: one for one in pictures.records if one.video_id in needed}
+
+    def strip(video_id: str, start: float, end: float) -> bytes | None:
+        record = records.get(video_id)
+        if record is None or pictures is None:
+            return None
+        rate = opened.videos[opened.find(video_id)].fps or 1.0
+        return make_strip(pictures, record, round(start * rate), round(end * rate))
+
+    first = found[0] if found else None
+    begin, finish = (first.query_start, first.query_end) if first else (0.0, 1.0)
+    if asked.file is None:
+        query_strip = strip(asked.name, begin, finish)
+    else:
+        own, record = query_pictures(asked.file)
+        query_strip = make_strip(own, record, round(begin * asked.fps), round(finish * asked.fps))
+    write_results(
+        path,
+        query=asked.name,
+        modality=modality,
+        query_strip=query_strip,
+        found=[(one, strip(one.video_id, one.start, one.end)) for one in found],
+    )
+    typer.echo(f"{path}: {len(found)} results", err=True)
 
 
 @app.command()
 def duplicates(
     folder: Index,
-    clips: Path = typer.Option(..., "--clips", help="The clip store of these videos.", show_default=False),
+    clips: StoreOption = None,
     shared: bool = typer.Option(False, "--shared", help="Also list videos that only share a part, such as an intro."),
     as_json: Json = False,
     as_csv: Csv = False,
 ) -> None:
     """Print copies among the videos: re-encoded, cropped, mirrored, faster, slower, or part of a longer one.
 
-    Embeddings propose pairs, the pictures of the store decide. `contained`: the second is a part of the first.
+    Embeddings propose pairs, the pictures decide. `contained`: the second is a part of the first.
 
     \b
-    covid-cmsf search duplicates index --clips CLIPS
+    covid-cmsf search duplicates index
     """
-    from covid_cmsf.clips import open_clips
     from covid_cmsf.logs import progress_bar
+    from covid_cmsf.search.build import open_pictures
     from covid_cmsf.search.duplicates import find_duplicates, group_copies, propose_pairs
     from covid_cmsf.search.index import load_index
     from covid_cmsf.search.thumbnails import read_thumbnails
 
-    opened, store = load_index(folder), open_clips(clips)
+    opened = load_index(folder)
+    wanted = {video.video_id for video in opened.videos}
+    store = open_pictures(folder, wanted.__contains__, clips=clips)
+    if store is None:
+        raise FileNotFoundError(f"the videos of {folder} are not where they were; name them with --clips")
     records = {record.video_id: record for record in store.records}
-    missing = [video.video_id for video in opened.videos if video.video_id not in records]
+    missing = sorted(wanted - records.keys())
     if missing:
-        raise ValueError(f"{len(missing)} videos of {folder} are not in {clips}, for example {missing[0]!r}")
+        where = clips or opened.clips_path
+        raise ValueError(f"{len(missing)} videos of {folder} are not in {where}, for example {missing[0]!r}")
     pairs = propose_pairs(opened)
     with progress_bar("pairs", len(pairs)) as advance:
         found = find_duplicates(
@@ -161,7 +274,7 @@ def duplicates(
         ]
     groups = group_copies(found)
     title = f"copies: {len(groups)} groups of {sum(map(len, groups))} videos"
-    _print_rows(rows, title, as_json=as_json, as_csv=as_csv)
+    print_rows(rows, title, as_json=as_json, as_csv=as_csv)
 
 
 @app.command()
@@ -190,7 +303,7 @@ def clusters(
             for count, cluster in enumerate(clustering.clusters, start=1)
             for video in cluster.videos
         ]
-        _print_rows(members, "", as_json=as_json, as_csv=as_csv)
+        print_rows(members, "", as_json=as_json, as_csv=as_csv)
         return
     rows = [
         {
@@ -201,34 +314,9 @@ def clusters(
         }
         for count, cluster in enumerate(clustering.clusters, start=1)
     ]
-    _print_rows(rows, f"{len(rows)} clusters, separation {clustering.separation:.2f}", as_json=False, as_csv=False)
+    print_rows(rows, f"{len(rows)} clusters, separation {clustering.separation:.2f}", as_json=False, as_csv=False)
     typer.echo("unlike all others: " + _name_outliers(opened, clustering.outliers))
 
 
 def _name_outliers(opened: "SearchIndex", outliers: tuple[tuple[int, float], ...]) -> str:
     return ", ".join(f"{opened.videos[video].video_id} ({value:.2f})" for video, value in outliers[:3])
-
-
-def _print_rows(rows: list[dict[str, object]], title: str, *, as_json: bool, as_csv: bool) -> None:
-    import csv
-    import sys
-
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    if as_json:
-        typer.echo(json.dumps(rows))
-    elif as_csv:
-        writer = csv.DictWriter(sys.stdout, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    elif not rows:
-        typer.echo(f"none ({title})")
-    else:
-        table = Table(title=escape(title))
-        for name in rows[0]:
-            table.add_column(name, overflow="fold")  # ids are never cut
-        for row in rows:
-            table.add_row(*(escape(str(value)) for value in row.values()))
-        Console().print(table)

@@ -13,6 +13,7 @@ import torch
 
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.names import escape_name
 from covid_cmsf.clips.records import StoreInfo, get_column, write_split
 from covid_cmsf.devices import choose_device
 from covid_cmsf.evaluation.features.extract import extract_features
@@ -21,7 +22,7 @@ from covid_cmsf.models.encoder import weights_sha256
 from covid_cmsf.search.encoders import features_encoder
 from covid_cmsf.search.encoders.base import IndexEncoder
 from covid_cmsf.search.index import SearchIndex, build_index, extend_index, load_encoders, load_index, save_index
-from covid_cmsf.search.project import STORE_FILE, index_folder
+from covid_cmsf.search.project import STORE_FILE, index_folder, source_folder
 from covid_cmsf.video_files import VideoFiles
 from preprocess.layouts.collection import find_videos, make_video_ids
 
@@ -147,20 +148,46 @@ def add_to_index(
 
 
 def open_source(
-    source: Path | str, frames: StoreInfo, *, without: set[str] | None = None, progress: Progress = no_progress
+    source: Path | str,
+    frames: StoreInfo,
+    *,
+    wanted: Callable[[str], bool] = lambda video_id: True,
+    progress: Progress = no_progress,
 ) -> Clips:
-    """Open a clip store, or the video files of a folder with these settings, except those with the ids `without`.
+    """Open a clip store, or the video files of a folder whose ids are `wanted`, with these settings.
 
     Files that can't be decoded are in `failures`.
     """
     source = Path(source)
     if (source / STORE_FILE).is_file() or not source.is_dir():
         return open_clips(source)
-    ids = {path: name for path, name in make_video_ids(find_videos(source)).items() if name not in (without or set())}
+    ids = {path: escape_name(name) for path, name in make_video_ids(find_videos(source)).items()}
+    ids = {path: video_id for path, video_id in ids.items() if wanted(video_id)}
     with progress("files", len(ids)) as advance:
         return VideoFiles(
             [source / path for path in ids], frames, ids=list(ids.values()), skip_unreadable=True, on_video=advance
         )
+
+
+def open_pictures(
+    folder: Path | str, wanted: Callable[[str], bool] = lambda video_id: True, *, clips: Path | str | None = None
+) -> Clips | None:
+    """Return the videos behind an index or project, for their pictures; None if they are not where they were.
+
+    Args:
+        folder: of the index or project.
+        wanted: the ids of the videos that are needed; video files are decoded once when they are opened.
+        clips: where the clip store or the folder of video files is, if it was moved.
+    """
+    source = source_folder(folder) if clips is None else Path(clips)
+    if source is None:
+        return None
+    if (source / STORE_FILE).is_file():
+        return open_clips(source)
+    encoders = list(load_encoders(folder).values())
+    if not encoders:
+        raise ValueError(f"{folder} has no encoder, so it is unknown how {source} was read; give --clips STORE")
+    return open_source(source, encoders[0].frames, wanted=wanted)
 
 
 def _open_for(
@@ -173,7 +200,7 @@ def _open_for(
     for encoder in encoders:
         key = "" if (source / STORE_FILE).is_file() else encoder.frames.model_dump_json()
         if key not in opened:
-            opened[key] = open_source(source, encoder.frames, without=done, progress=progress)
+            opened[key] = open_source(source, encoder.frames, wanted=lambda name: name not in done, progress=progress)
         clips.append(opened[key])
     return clips
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from covid_cmsf.clips.base import Clips, check_request
 from covid_cmsf.clips.flow_codec import FlowLevels
-from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.clips.records import ClipRecord, FlowInfo, StoreInfo
 from covid_cmsf.search.encoders.base import IndexEncoder
 from covid_cmsf.search.index import SearchIndex, load_encoders, load_index, modality_weights
 from covid_cmsf.search.project import index_folder
@@ -105,6 +105,14 @@ def embed_file(
     `start` and `end` are seconds. For many files keep a `FileEmbedder`.
     """
     return FileEmbedder(index).embed(file, start=start, end=end).vectors
+
+
+def query_pictures(file: Path) -> tuple[Clips, ClipRecord]:
+    """Return a video file as clips at its own size, for pictures of it."""
+    parameters = FlowInfo(backend="none", version="", parameters={}, bound=1.0)  # its flow is not needed
+    info = StoreInfo(modalities=("rgb", "flow"), short_edge=0, max_frames=0, quality=0, flow=parameters)
+    clips = VideoFiles([file], info)
+    return clips, clips.records[0]
 
 
 class ClipPart(Clips):

@@ -89,12 +89,19 @@ class WindowSet:
 
 @dataclass(frozen=True)
 class SearchIndex:
-    """Videos and their windows per modality."""
+    """Videos and their windows per modality.
+
+    Example:
+        >>> index = cc.load_index("index")
+        >>> index.windows["rgb"].vectors.shape[0] == len(index.windows["rgb"].videos)
+        True
+    """
 
     videos: tuple[IndexedVideo, ...]
     windows: dict[str, WindowSet]
     weights: dict[str, float] = field(default_factory=dict)  # of the modalities in `fused`; empty: all the same
     clips_path: Path | None = None  # the clip store, or the folder of video files, that it was made from
+    folder: Path | None = None  # that it was read from; its encoders are there
 
     def __post_init__(self) -> None:
         unknown = sorted(self.weights.keys() - self.windows.keys())
@@ -250,6 +257,7 @@ def load_index(folder: Path | str) -> SearchIndex:
         {name: _load_windows(folder, name, one) for name, one in content["modalities"].items()},
         weights={name: float(value) for name, value in content.get("weights", {}).items()},
         clips_path=folder / content["clips_path"] if content.get("clips_path") else None,
+        folder=folder,
     )
 
 

@@ -9,7 +9,7 @@ their scores.
 # Q query windows, W windows, N videos, D feature, K results
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -30,6 +30,11 @@ class Match:
     end: int  # exclusive
     query_window: int
     by_modality: dict[str, float]  # the score of every modality, also of those that were not asked for
+    ranks: dict[str, int] = field(default_factory=dict)  # the video's place, from 1, if each were asked alone
+
+    def found_by(self) -> str:
+        """Return the modality that alone would list this video first of all; of several, the one with most score."""
+        return min(self.ranks, key=lambda name: (self.ranks[name], -self.by_modality[name]))
 
 
 def search(
@@ -63,6 +68,8 @@ def search(
     assert isinstance(total, np.ndarray)  # NaN where a video lacks a modality that was asked for
     order = [int(i) for i in np.lexsort((np.arange(len(total)), -np.nan_to_num(total, nan=-np.inf)))]
     found = [video for video in order if video not in exclude and not np.isnan(total[video])][:top]
+    for values in scores.values():
+        values[list(exclude)] = np.nan  # they take no rank
     leading = max(weights, key=lambda name: weights[name])
     matches = []
     for video in found:
@@ -77,6 +84,11 @@ def search(
                 by_modality={
                     name: float(values[video]) for name, values in scores.items() if values[video] == values[video]
                 },
+                ranks={
+                    name: 1 + int((values > values[video]).sum())
+                    for name, values in scores.items()
+                    if values[video] == values[video]
+                },
             )
         )
     return matches
@@ -89,20 +101,22 @@ def video_vectors(
 
     If no window begins there, it is the one whose middle is nearest to the middle of the interval.
     """
-    found = {}
-    for name, windows in index.windows.items():
-        rows = windows.of_video(video)
-        starts, vectors = windows.starts[rows], windows.vectors[rows]
-        if len(starts) and (start is not None or end is not None):
-            low = 0 if start is None else start
-            high = int(starts.max()) + windows.span if end is None else end
-            inside = (starts >= low) & (starts < high)
-            if not inside.any():
-                nearest = (starts + windows.span / 2 - (low + high) / 2).abs().argmin()
-                inside = torch.arange(len(starts)) == nearest
-            vectors = vectors[inside]
-        found[name] = vectors
-    return found
+    rows = {name: video_rows(windows, video, start=start, end=end) for name, windows in index.windows.items()}
+    return {name: index.windows[name].vectors[chosen] for name, chosen in rows.items()}
+
+
+def video_rows(windows: WindowSet, video: int, *, start: int | None = None, end: int | None = None) -> Tensor:
+    """Return the rows of a video's windows that begin in the frames [start, end), as in `video_vectors`."""
+    rows = windows.of_video(video)
+    numbers, starts = torch.arange(rows.start, rows.stop), windows.starts[rows]
+    if len(starts) == 0 or (start is None and end is None):
+        return numbers
+    low = 0 if start is None else start
+    high = int(starts.max()) + windows.span if end is None else end
+    inside = (starts >= low) & (starts < high)
+    if not inside.any():
+        inside = torch.arange(len(starts)) == (starts + windows.span / 2 - (low + high) / 2).abs().argmin()
+    return numbers[inside]
 
 
 def _video_scores(windows: WindowSet, queries: Tensor, num_videos: int) -> np.ndarray:

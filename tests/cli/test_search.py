@@ -8,7 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from covid_cmsf.cli.app import app
+from covid_cmsf.commands import extract_features
 from covid_cmsf.evaluation.features.file import save_features
+from tests.evaluation.factories import small_checkpoint
+from tests.factories import make_ucf, moving_square, write_video
+from tests.preprocess.commands import preprocess
 from tests.search.factories import windowed_features
 
 
@@ -34,7 +38,7 @@ def index(tmp_path: Path) -> Path:
 def test_the_most_similar_videos_are_listed_without_the_query(index: Path) -> None:
     rows = json.loads(search("query", index, "v4", "--top", 3, "--json"))
     assert len(rows) == 3 and "v4" not in {row["video"] for row in rows}
-    assert set(rows[0]) == {"video", "score", "start", "end", "rgb", "flow"}
+    assert set(rows[0]) == {"video", "score", "start", "end", "rgb", "flow", "found by"}
     assert "video,score" in search("query", index, "v4", "--csv") and "most like v4" in search("query", index, "v4")
 
 
@@ -50,5 +54,58 @@ def test_wrong_use_is_refused_before_anything_is_written(index: Path, tmp_path: 
     with pytest.raises(ValueError, match="one file per modality"):
         search("index", tmp_path / "rgb", tmp_path / "rgb", "-o", tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(ValueError, match="no video 'nothing'"):
+    with pytest.raises(ValueError, match="no video 'nothing' in this index of 8 videos; there is no such file either"):
         search("query", index, "nothing")
+    with pytest.raises(ValueError, match="--weights says which encoders"):
+        search("index", tmp_path, "-o", tmp_path / "new")
+    with pytest.raises(ValueError, match="--out INDEX is missing"):
+        search("index", tmp_path / "rgb")
+    with pytest.raises(FileNotFoundError, match="no features file, clip store or folder of videos"):
+        search("index", tmp_path / "absent", "-o", tmp_path / "new")
+    with pytest.raises(FileNotFoundError, match="are not where they were; name them with --clips"):
+        search("duplicates", index)
+
+
+def test_a_file_can_be_no_query_where_the_weights_are_lost(index: Path, tmp_path: Path) -> None:
+    video = write_video(tmp_path / "my.mp4", moving_square(10))
+    with pytest.raises(ValueError, match="no encoder for flow, rgb, so only its own videos can be queries"):
+        search("query", index, video)
+
+
+@pytest.mark.slow
+def test_from_video_files_to_a_page_of_results(tmp_path: Path) -> None:
+    for number in range(3):
+        write_video(tmp_path / "videos" / f"v{number}.mp4", moving_square(30, seed=number))
+    write_video(tmp_path / "videos" / "copy.mp4", moving_square(30, seed=1)[:, :, ::-1])
+    weights = small_checkpoint(tmp_path / "rgb.safetensors")
+    videos, index = tmp_path / "videos", tmp_path / "index"
+    assert "4 videos, 8 windows of rgb" in search("index", videos, "--weights", weights, "--windows", 2, "-o", index)
+    (tmp_path / "v1.mp4").write_bytes((videos / "v1.mp4").read_bytes())
+    page = tmp_path / "results.html"
+    rows = json.loads(
+        search("query", index, tmp_path / "v1.mp4", "--top", 2, "--json", "--html", page).splitlines()[-1]
+    )
+    assert rows[0]["video"] == "v1" and rows[0]["score"] == pytest.approx(1, abs=1e-3)
+    text = page.read_text()
+    assert text.count("data:image/webp") == 3 and "http" not in text.replace("http-equiv", "")
+    found = json.loads(search("duplicates", index, "--json").splitlines()[-1])
+    assert [(row["first"], row["second"], row["mirrored"]) for row in found] == [("copy", "v1", True)]
+    write_video(videos / "v9.mp4", moving_square(30, seed=9))
+    assert "1 videos added" in search("index", videos, "--update", "-o", index)
+    with pytest.raises(ValueError, match="--update takes a folder"):
+        search("index", videos, "--update", "--weights", weights, "-o", index)
+
+
+@pytest.mark.slow
+def test_a_project_is_indexed_and_searched_by_its_folder(tmp_path: Path) -> None:
+    preprocessed = preprocess(make_ucf(tmp_path / "videos", num_frames=12), tmp_path / "clips")
+    assert preprocessed.returncode == 0, preprocessed.stderr
+    (tmp_path / "project.json").write_text("{}")
+    (tmp_path / "features").mkdir()
+    weights = small_checkpoint(tmp_path / "rgb.safetensors")
+    extract_features(weights, tmp_path / "clips", tmp_path / "features" / "rgb.features", device="cpu")
+    assert "6 videos" in search("index", tmp_path)
+    file = tmp_path / "videos" / "Archery" / "v_Archery_g02_c01.avi"
+    rows = json.loads(search("query", tmp_path, file, "--json"))
+    assert rows[0]["video"] == "Archery/v_Archery_g02_c01"
+    search("duplicates", tmp_path, "--json")

@@ -1,0 +1,53 @@
+"""`covid-cmsf embed`: video files in, a table of embeddings out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from covid_cmsf.cli.options import Device, Force, NewFile, Windows, report_skipped
+
+
+def embed(
+    videos: Annotated[
+        list[Path], typer.Argument(metavar="FILES|FOLDER", help="Video files, or a folder of them.", show_default=False)
+    ],
+    out: NewFile,
+    weights: Annotated[
+        str, typer.Option("--weights", help="The encoder: a run folder or a weights file.", show_default=False)
+    ],
+    per_window: bool = typer.Option(False, "--per-window", help="A row per window, instead of one per video."),
+    windows: Windows = None,
+    batch_size: int = typer.Option(16, "--batch-size", min=1, help="Windows that pass the network together."),
+    device: Device = "auto",
+    force: Force = False,
+) -> None:
+    """Write the embeddings of video files to a table: .parquet, .csv, or .npy with the names beside it.
+
+    No clip store is needed: frames and flow are prepared as the encoder was trained. Files that cannot be read are
+    listed and left out, and the exit code is 3.
+
+    \b
+    covid-cmsf embed my_videos --weights runs/rgb -o embeddings.parquet
+    """
+    from covid_cmsf.embeddings import check_table_path, embed_files, save_embeddings
+    from covid_cmsf.logs import progress_bar
+
+    check_table_path(out)
+    beside = [out.with_suffix(".csv")] if out.suffix == ".npy" else []
+    existing = next((path for path in [out, *beside] if path.exists()), None)
+    if existing is not None and not force:
+        raise FileExistsError(f"{existing} exists; --force replaces it")
+    table = embed_files(
+        videos[0] if len(videos) == 1 else videos,
+        weights,
+        per_window=per_window,
+        windows=windows,
+        device=device,
+        batch_size=batch_size,
+        progress=progress_bar,
+    )
+    save_embeddings(out, table)
+    rows, size = table.vectors.shape
+    typer.echo(f"{out}: {rows} {'windows' if per_window else 'videos'}, {size} values each")
+    report_skipped(table.skipped)

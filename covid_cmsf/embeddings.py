@@ -1,0 +1,204 @@
+"""Embeddings of video files as a table for other programs: Parquet, CSV or NumPy. `covid-cmsf embed`."""
+
+# N rows, D embedding
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import nn
+
+from covid_cmsf.devices import choose_device
+from covid_cmsf.evaluation.features.inference import video_features
+from covid_cmsf.evaluation.features.model import wrap_encoder
+from covid_cmsf.evaluation.features.protocol import build_eval_protocol
+from covid_cmsf.files import atomic_path, escape_cell, write_text_atomic
+from covid_cmsf.search.build import Progress, no_progress
+from covid_cmsf.search.encoders import open_encoder
+from covid_cmsf.search.encoders.base import IndexEncoder
+from covid_cmsf.search.encoders.trained import TrainedEncoder
+from covid_cmsf.video_files import VideoFiles, file_settings
+from preprocess.layouts.collection import find_videos, make_video_ids
+
+ENDINGS = (".parquet", ".npy", ".csv")
+
+
+@dataclass(frozen=True)
+class EmbeddingTable:
+    """One row per video, or per window with its first and last second.
+
+    Example:
+        >>> table = cc.embed_files(["my.mp4"], "encoder.safetensors")
+        >>> table.ids, table.vectors.shape[0]
+        (('my.mp4',), 1)
+    """
+
+    ids: tuple[str, ...]  # N; below a folder the path without its ending, else the path
+    vectors: NDArray[np.float32]  # (N, D): of a window with unit length, of a video the mean of its windows
+    starts: tuple[float, ...] = ()  # seconds; empty if a row is a whole video
+    ends: tuple[float, ...] = ()
+    skipped: tuple[tuple[str, str, str], ...] = ()  # id, subset, reason of files that could not be read
+
+
+def embed_files(
+    videos: Path | str | Sequence[Path | str],
+    weights: Path | str | nn.Module,
+    *,
+    per_window: bool = False,
+    windows: int | None = None,
+    device: torch.device | str = "auto",
+    batch_size: int = 16,
+    progress: Progress = no_progress,
+) -> EmbeddingTable:
+    """Embed video files, or all video files below a folder: `covid-cmsf embed`. Unreadable files are in `skipped`.
+
+    Args:
+        videos: a folder, a file, or several files.
+        weights: what --weights takes, such as a run folder or weights file; or an encoder in memory with metadata.
+        per_window: a row per window, instead of the mean of a video's windows.
+        windows: per video; 4 when left out.
+        device: auto, cpu, cuda, ...
+        batch_size: windows that pass the network together.
+        progress: `covid_cmsf.logs.progress_bar` shows a bar.
+
+    Example:
+        >>> table = cc.embed_files(["my.mp4"], "encoder.safetensors", per_window=True, windows=2)
+        >>> len(table.ids), len(table.starts)
+        (2, 2)
+    """
+    files = list_files(videos)
+    if isinstance(weights, nn.Module):
+        encoder = _wrap(weights, windows)
+    else:
+        encoder = open_encoder(str(weights), num_windows=windows)
+    with progress("files", len(files)) as advance:
+        clips = VideoFiles(
+            list(files.values()), encoder.frames, ids=list(files), skip_unreadable=True, on_video=advance
+        )
+    with progress("videos", len(clips.records)) as advance:
+        outputs = encoder.embed(
+            clips, clips.records, device=choose_device(str(device)), batch_size=batch_size, on_video=advance
+        )
+    errors = {clips.records[number].video_id: reason for number, reason in outputs.errors.items()}
+    errors |= {failure.video_id: failure.reason for failure in clips.failures}
+    skipped = tuple((name, "file", errors[name]) for name in files if name in errors)
+    if len(skipped) == len(files):
+        raise ValueError(f"none of {len(files)} files could be read; the first: {skipped[0][2]}")
+    ids = [record.video_id for record in clips.records]
+    if not per_window:
+        present = torch.unique(outputs.window_videos)
+        vectors = video_features(outputs.windows, outputs.window_videos, len(ids))[present]
+        return EmbeddingTable(tuple(ids[number] for number in present), vectors.numpy(), skipped=skipped)
+    rates = [clips.records[number].fps for number in outputs.window_videos.tolist()]
+    starts = outputs.window_starts.tolist()
+    return EmbeddingTable(
+        tuple(ids[number] for number in outputs.window_videos.tolist()),
+        F.normalize(outputs.windows, dim=1).numpy(),
+        starts=tuple(start / rate for start, rate in zip(starts, rates, strict=True)),
+        ends=tuple((start + encoder.span) / rate for start, rate in zip(starts, rates, strict=True)),
+        skipped=skipped,
+    )
+
+
+def list_files(videos: Path | str | Sequence[Path | str]) -> dict[str, Path]:
+    """Return {id: path} of a file, of several, or of the video files below a folder; FileNotFoundError if one lacks."""
+    if isinstance(videos, Path | str):
+        folder = Path(videos)
+        if folder.is_dir():
+            return {video_id: folder / path for path, video_id in make_video_ids(find_videos(folder)).items()}
+        videos = [videos]
+    files = {str(path): Path(path) for path in videos}
+    if not files:
+        raise ValueError("no video files to embed")
+    for path in files.values():
+        if not path.exists():
+            raise FileNotFoundError(f"no video file or folder {path}")
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder: give one folder, or files")
+    return files
+
+
+def save_embeddings(path: Path | str, table: EmbeddingTable) -> list[Path]:
+    """Write a table as .parquet, .csv or .npy, and return the files; beside x.npy, x.csv has the ids of its rows.
+
+    Example:
+        >>> cc.save_embeddings("embeddings.npy", cc.embed_files("my.mp4", "encoder.safetensors"))
+        [PosixPath('embeddings.npy'), PosixPath('embeddings.csv')]
+    """
+    path = Path(path)
+    check_table_path(path)
+    if path.suffix == ".parquet":
+        _write_parquet(path, table)
+        return [path]
+    if path.suffix == ".csv":
+        write_text_atomic(path, _csv_text(table, with_vectors=True))
+        return [path]
+    with atomic_path(path) as temporary, temporary.open("wb") as file:
+        np.save(file, table.vectors, allow_pickle=False)
+    write_text_atomic(path.with_suffix(".csv"), _csv_text(table, with_vectors=False))
+    return [path, path.with_suffix(".csv")]
+
+
+def check_table_path(path: Path) -> None:
+    """Raise ValueError or FileNotFoundError if a table can't be written there: before anything is embedded."""
+    if path.suffix not in ENDINGS:
+        raise ValueError(f"{path}: tables are written as {', '.join(ENDINGS)}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} into")
+    if path.suffix == ".parquet":
+        _import_pyarrow()
+
+
+def _wrap(encoder: nn.Module, windows: int | None) -> IndexEncoder:
+    model = wrap_encoder(encoder)
+    protocol = build_eval_protocol(model.metadata, num_windows=windows)
+    return TrainedEncoder(protocol.modality, model, protocol, file_settings(model.metadata))
+
+
+def _columns(table: EmbeddingTable) -> dict[str, Sequence[str] | Sequence[float]]:
+    times: dict[str, Sequence[float]] = {"start": table.starts, "end": table.ends} if table.starts else {}
+    return {"id": table.ids, **times}
+
+
+def _csv_text(table: EmbeddingTable, *, with_vectors: bool) -> str:
+    columns = _columns(table)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [f"f{number}" for number in range(table.vectors.shape[1])] if with_vectors else []
+    writer.writerow([*columns, *names])
+    for number, values in enumerate(zip(*columns.values(), strict=True)):
+        numbers = [f"{value:.9g}" for value in table.vectors[number].tolist()] if with_vectors else []  # exact
+        writer.writerow([*(escape_cell(value) for value in values), *numbers])
+    return text.getvalue()
+
+
+def _write_parquet(path: Path, table: EmbeddingTable) -> None:
+    pa, parquet = _import_pyarrow()
+    size = table.vectors.shape[1]
+    flat = pa.array(np.ascontiguousarray(table.vectors).reshape(-1), type=pa.float32())
+    columns = {name: pa.array([_utf8(value) for value in values]) for name, values in _columns(table).items()}
+    columns["embedding"] = pa.FixedSizeListArray.from_arrays(flat, size)
+    with atomic_path(path) as temporary:
+        parquet.write_table(pa.table(columns), temporary)
+
+
+def _utf8(value: str | float) -> str | float:
+    """Replace undecodable bytes of file names: Parquet's text is UTF-8."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def _import_pyarrow() -> tuple[Any, Any]:
+    """Return pyarrow and its Parquet module, which have no types."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError("Parquet needs pyarrow: pip install 'covid-cmsf[parquet]'; or write .csv or .npy") from None
+    return pyarrow, parquet

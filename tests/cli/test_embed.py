@@ -1,0 +1,86 @@
+"""`covid-cmsf embed`: tables of embeddings of video files."""
+
+import builtins
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+from typer.testing import CliRunner
+
+import covid_cmsf as cc
+from covid_cmsf.cli.app import app
+from tests.evaluation.factories import small_checkpoint
+from tests.factories import moving_square, write_video
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("embed")
+    for number in range(3):
+        write_video(folder / "videos" / "a" / f"v{number}.mp4", moving_square(20, seed=number))
+    small_checkpoint(folder / "rgb.safetensors")
+    return folder
+
+
+def embed(*args: object, code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["embed", *map(str, args)], catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+@pytest.mark.slow
+def test_every_format_has_the_same_rows_and_those_of_embed(folder: Path, tmp_path: Path) -> None:
+    for name in ("x.parquet", "x.npy", "y.csv"):
+        said = embed(folder / "videos", "--weights", folder / "rgb.safetensors", "-o", tmp_path / name)
+        assert "3 videos" in said
+    encoder = cc.load_encoder(folder / "rgb.safetensors")
+    expected = cc.embed(sorted((folder / "videos").rglob("*.mp4")), encoder).numpy()
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), expected)
+    ids = ["a/v0", "a/v1", "a/v2"]
+    table = parquet.read_table(tmp_path / "x.parquet")
+    assert table["id"].to_pylist() == ids
+    np.testing.assert_array_equal(np.array(table["embedding"].to_pylist(), np.float32), expected)
+    rows = list(csv.DictReader((tmp_path / "y.csv").open()))
+    assert [row["id"] for row in rows] == [row["id"] for row in csv.DictReader((tmp_path / "x.csv").open())] == ids
+    values = [[float(value) for name, value in row.items() if name != "id"] for row in rows]
+    np.testing.assert_array_equal(np.array(values, np.float32), expected)
+
+
+@pytest.mark.slow
+def test_windows_have_times_and_unreadable_files_are_listed(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    video = folder / "videos" / "a" / "v1.mp4"
+    weights = folder / "rgb.safetensors"
+    embed(video, tmp_path / "broken.mp4", "--weights", weights, "-o", tmp_path / "w.csv", "--per-window", code=3)
+    rows = list(csv.DictReader((tmp_path / "w.csv").open()))
+    assert len(rows) == 4 and {row["id"] for row in rows} == {str(video)}
+    assert [float(row["start"]) for row in rows] == pytest.approx([0, 0.2, 0.36, 0.56])
+    assert all(float(row["end"]) - float(row["start"]) == pytest.approx(6 / 25) for row in rows)
+
+
+def test_wrong_use_is_refused_before_anything_is_embedded(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = ("--weights", folder / "rgb.safetensors")
+    with pytest.raises(ValueError, match="tables are written as .parquet, .npy, .csv"):
+        embed(folder / "videos", *weights, "-o", tmp_path / "x.txt")
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        embed(folder / "videos", *weights, "-o", tmp_path / "absent" / "x.csv")
+    with pytest.raises(FileNotFoundError, match="no video file or folder"):
+        embed(tmp_path / "absent.mp4", *weights, "-o", tmp_path / "x.csv")
+    (tmp_path / "x.csv").touch()
+    with pytest.raises(FileExistsError, match="x.csv exists; --force replaces it"):
+        embed(folder / "videos", *weights, "-o", tmp_path / "x.npy")
+    original = builtins.__import__
+
+    def without_pyarrow(name: str, *args: Any, **options: Any) -> Any:
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return original(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_pyarrow)
+    with pytest.raises(ValueError, match=r"pip install 'covid-cmsf\[parquet\]'"):
+        embed(folder / "videos", *weights, "-o", tmp_path / "x.parquet")
