@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from covid_cmsf.cli import search_page
 from covid_cmsf.cli.options import Device, Force, Json, Seed, Windows, Workers, interrupt_on_sigterm, report_skipped
 from covid_cmsf.cli.tables import print_rows
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Search over videos: similar videos and moments, copies, clusters. Needs no labels.", no_args_is_help=True
 )
+app.command()(search_page.page)
+app.command()(search_page.serve)
 
 Index = Annotated[
     Path,

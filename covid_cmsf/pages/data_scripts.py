@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,16 @@ def round_values(values: Any) -> Any:
     return values
 
 
-def write_data(folder: Path, files: dict[str, Any]) -> str:
-    """Write `<name>.js` for each entry and, last, `version.js`; remove older files.
+def write_data(folder: Path, files: Iterable[tuple[str, Any]]) -> str:
+    """Write `<name>.js` for each (name, values) and, last, `version.js`; remove older files.
 
     Return the version, a hash of all files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
-    for name, values in files.items():
+    written = {"version"}
+    for name, values in files:
+        written.add(name)
         text = data_script(name, values)
         digest.update(text.encode())
         path = folder / f"{name}.js"
@@ -44,6 +47,6 @@ def write_data(folder: Path, files: dict[str, Any]) -> str:
     version = digest.hexdigest()[:16]
     write_text_atomic(folder / "version.js", data_script("version", version))
     for old in folder.glob("*.js"):
-        if old.stem not in {*files, "version"}:
+        if old.stem not in written:
             old.unlink()
     return version

@@ -51,10 +51,20 @@ def loop_frames(count: int, num_frames: int, span: int = SPAN) -> list[int]:
     return [int(position) for position in positions.round()]
 
 
-def thumbnail(clips: Clips, record: ClipRecord, modality: str, style: Style) -> bytes:
-    """Return the WebP file. Flow has full color at the 99th percentile of the clip's speed."""
+def thumbnail(
+    clips: Clips, record: ClipRecord, modality: str, style: Style, *, window: tuple[int, int] | None = None
+) -> bytes:
+    """Return the WebP file, of the frames [start, end) of a window or of the middle of the clip.
+
+    Flow has full color at the 99th percentile of the clip's speed.
+    """
     count = record.num_flow if modality == "flow" else record.num_frames
-    numbers = loop_frames(count, style.num_frames)
+    if window is None:
+        numbers = loop_frames(count, style.num_frames)
+    else:
+        start = max(0, min(window[0], count - 1))
+        length = max(1, min(window[1], count) - start)
+        numbers = [start + number for number in loop_frames(length, style.num_frames, span=length)]
     frames = clips.read(record, modality, numbers)
     if modality == "flow":
         images, _ = draw_flow(frames.numpy(), clips.flow_levels(record))

@@ -150,7 +150,7 @@ class Report:
         add_thumbnail_names_(data, plans, pictures)
         data["report"]["notes"] = [*notes, *thumbnail_notes(pictures, self.opened)]
         self.input_stamps = input_stamps
-        return self._finish(write_data(self.out / "data", data), data["report"]["notes"])
+        return self._finish(write_data(self.out / "data", data.items()), data["report"]["notes"])
 
     def _build_gallery(self, plan: PlanRun, notes: list[str]) -> Gallery | None:
         gallery, new_notes = build_gallery(

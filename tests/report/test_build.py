@@ -42,9 +42,9 @@ def test_numbers_are_rounded_and_what_is_not_finite_is_none() -> None:
 
 
 def test_data_of_earlier_times_is_removed_and_the_version_changes(tmp_path: Path) -> None:
-    first = write_data(tmp_path, {"a": 1, "b": 2})
-    assert write_data(tmp_path, {"a": 1, "b": 2}) == first
-    assert write_data(tmp_path, {"a": 2}) != first
+    first = write_data(tmp_path, [("a", 1), ("b", 2)])
+    assert write_data(tmp_path, [("a", 1), ("b", 2)]) == first
+    assert write_data(tmp_path, [("a", 2)]) != first
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.js", "version.js"]
 
 

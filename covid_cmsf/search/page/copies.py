@@ -1,0 +1,66 @@
+"""Copies among the videos of an index, found once and kept beside it."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.files import file_sha256, read_text, write_text_atomic
+from covid_cmsf.logs import progress_bar
+from covid_cmsf.search.duplicates import Duplicate, find_duplicates, propose_pairs
+from covid_cmsf.search.index import INDEX_FILE, SearchIndex
+from covid_cmsf.search.thumbnails import read_thumbnails
+
+COPIES_FILE = "duplicates.json"
+Progress = Callable[[int, int], None]  # pairs that were compared, pairs in all
+
+
+def find_copies(
+    folder: Path, index: SearchIndex, clips: Clips, progress: Progress = lambda done, total: None
+) -> list[Duplicate]:
+    """Return the copies among the videos of the index in `folder`: as kept there, or found and then kept.
+
+    Videos that are not in `clips` are left out.
+    """
+    kept = read_copies(folder)
+    if kept is not None:
+        return kept
+    records = {record.video_id: record for record in clips.records}
+    there = {number for number, video in enumerate(index.videos) if video.video_id in records}
+    modality = "rgb" if "rgb" in index.windows else next(iter(index.windows))
+    pairs = {pair: anchors for pair, anchors in propose_pairs(index, modality).items() if there.issuperset(pair)}
+    done = 0
+    progress(done, len(pairs))
+    with progress_bar("pairs", len(pairs)) as advance:
+
+        def on_pair() -> None:
+            nonlocal done
+            done += 1
+            progress(done, len(pairs))
+            advance()
+
+        found = find_duplicates(
+            pairs, lambda number: read_thumbnails(clips, records[index.videos[number].video_id]), on_pair=on_pair
+        )
+    keep_copies(folder, found)
+    return found
+
+
+def keep_copies(folder: Path, copies: Sequence[Duplicate]) -> None:
+    """Write the copies beside the index."""
+    content = {"index_sha256": file_sha256(folder / INDEX_FILE), "pairs": [asdict(one) for one in copies]}
+    write_text_atomic(folder / COPIES_FILE, json.dumps(content, indent=1) + "\n")
+
+
+def read_copies(folder: Path) -> list[Duplicate] | None:
+    """Return what was found before; None if there is nothing, or it is of an earlier state of the index."""
+    if not (folder / COPIES_FILE).is_file():
+        return None
+    content = json.loads(read_text(folder / COPIES_FILE))
+    if content.get("index_sha256") != file_sha256(folder / INDEX_FILE):
+        return None
+    return [
+        Duplicate(**{**pair, "first_part": tuple(pair["first_part"]), "second_part": tuple(pair["second_part"])})
+        for pair in content["pairs"]
+    ]
