@@ -9,7 +9,8 @@ from covid_cmsf.clips.base import Clips
 from covid_cmsf.files import file_sha256, read_text, write_text_atomic
 from covid_cmsf.logs import progress_bar
 from covid_cmsf.search.duplicates import Duplicate, find_duplicates, propose_pairs
-from covid_cmsf.search.index import INDEX_FILE, SearchIndex
+from covid_cmsf.search.index import SearchIndex
+from covid_cmsf.search.project import INDEX_FILE
 from covid_cmsf.search.thumbnails import read_thumbnails
 
 COPIES_FILE = "duplicates.json"

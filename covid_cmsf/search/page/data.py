@@ -100,7 +100,8 @@ def components(vectors: Tensor, most: int) -> Tensor:
     """Return up to `most` principal components (N, P) of vectors (N, D), not whitened."""
     centered = vectors.double() - vectors.double().mean(0)
     values, directions = torch.linalg.eigh(centered.T @ centered)  # ascending
-    return (centered @ directions[:, -min(most, len(values)) :].flip(1)).float()
+    kept: Tensor = directions[:, -min(most, len(values)) :].flip(1)
+    return (centered @ kept).float()
 
 
 def quantize(values: Tensor) -> tuple[Tensor, float]:

@@ -4,7 +4,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +93,9 @@ class Explorer:
             "probe": lambda: probe_values(self.index),
         }
         for choice in choices(self.index):
-            makers[f"clusters-{choice}"] = lambda choice=choice: cluster_values(self.index, choice)
+            makers[f"clusters-{choice}"] = partial(cluster_values, self.index, choice)
             for method in first["methods"]:
-                makers[f"map-{choice}-{method}"] = lambda choice=choice, method=method: map_values(
-                    self.index, choice, method
-                )
+                makers[f"map-{choice}-{method}"] = partial(map_values, self.index, choice, method)
         return makers
 
     def _notes(self) -> list[str]:

@@ -6,15 +6,23 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Protocol
 
 CHUNK = 1 << 20
 SPARE = 1 << 30  # bytes of the disk that an upload leaves free
 HEAD = 400  # bytes that tell the container
 
 
+class ByteStream(Protocol):
+    """The body of a request."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to `size` bytes; none at the end."""
+        ...
+
+
 @contextmanager
-def received_file(stream: BinaryIO, length: int, name: str) -> Iterator[Path]:
+def received_file(stream: ByteStream, length: int, name: str) -> Iterator[Path]:
     """Write `length` bytes of a request to a file in a private temporary folder, which is removed afterward.
 
     ValueError if it is cut off, no video file, or too large for the disk.

@@ -39,7 +39,7 @@ def fit(rows: torch.Tensor, classes: list[int]) -> tuple[torch.Tensor, torch.Ten
         value.backward()
         return value
 
-    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    optimizer.step(loss)
     return weights.detach(), bias.detach()
 
 
