@@ -67,12 +67,15 @@ def run_stage(stage: Stage, slot: str, *, num_processes: int = 1, num_slots: int
 
 
 def stage_runtime(stage: Stage, slot: str, *, num_processes: int, num_slots: int) -> RuntimeConfig:
-    """Return the stage's runtime in a slot: a configured device stays, the cores are divided among the slots."""
+    """Return the stage's runtime in a slot: a configured device stays, the cores are divided among the slots.
+
+    Threads are half of its cores, as in `set_threads`: their number changes the last bits, that of workers does not.
+    """
     device = stage.runtime.device
     if device in ("auto", "cuda"):
         device = slot.partition("#")[0] if num_processes == 1 else slot.partition(":")[0].partition("#")[0]
     cores = len(os.sched_getaffinity(0)) // num_slots
-    threads = stage.runtime.threads or max(1, cores // num_processes - stage.runtime.workers)
+    threads = stage.runtime.threads or max(1, cores // num_processes // 2)
     return stage.runtime.model_copy(update={"device": device, "threads": threads})
 
 

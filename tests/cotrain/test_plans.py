@@ -148,8 +148,14 @@ def test_kills_at_random_moments_do_not_change_the_table(plan: Path) -> None:
 def test_a_signal_to_the_process_group_stops_a_plan(plan: Path, options: list[str]) -> None:
     out = plan.parent / "out"
     plan.write_text(plan.read_text().replace("epochs: 1", "epochs: 500"))
+    temporary = plan.parent / "tmp"
+    temporary.mkdir()
     process = subprocess.Popen(
-        [*command(plan, out), *options], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+        [*command(plan, out), *options],
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
     )
     deadline = time.monotonic() + 120
     while not list(out.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
@@ -161,6 +167,7 @@ def test_a_signal_to_the_process_group_stops_a_plan(plan: Path, options: list[st
     assert list(out.glob("infonce-rgb/checkpoints/last.pt")) and not list(out.glob("*/stage.json"))
     with lock_dir(out / "infonce-rgb"):  # no process is left that trains there
         pass
+    assert list(temporary.glob("pymp-*")) == []  # folders of multiprocessing
 
 
 def test_two_plans_in_one_folder_are_refused(plan: Path) -> None:

@@ -1,7 +1,10 @@
 """A plan is checked as a whole before its first stage starts; nothing is written and no table is printed."""
 
+import os
+import subprocess
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from covid_cmsf.cli.app import app
 from covid_cmsf.cotrain import preflight as cotrain_preflight
+from covid_cmsf.cotrain import stage as stage_module
 from covid_cmsf.cotrain.display import stage_costs, time_clip
 from covid_cmsf.cotrain.executor import prepare_folder, stage_states
 from covid_cmsf.cotrain.graph import Stage
@@ -18,12 +22,15 @@ from covid_cmsf.cotrain.run import load_plan, prepare_plan
 from covid_cmsf.cotrain.stage import (
     evaluation_device,
     mask_gpus,
+    run_stage,
+    stage_runtime,
     videos_fingerprint,
     write_stage_key,
     write_stage_result,
 )
 from covid_cmsf.preflight import PreflightError
 from covid_cmsf.training import preflight as training_preflight
+from covid_cmsf.training.config import RuntimeConfig
 from covid_cmsf.views import preflight as views_preflight
 from tests.cotrain.conftest import CMSF, DEFAULTS, PRETRAIN
 from tests.factories import make_table_store
@@ -255,3 +262,48 @@ def test_a_mask_of_gpus_is_divided_not_replaced() -> None:
     assert mask_gpus("0,1", "4,5,6,7") == "4,5" and mask_gpus("2,3", "4,5,6,7") == "6,7"
     uuids = ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-0ea7e5d2", "MIG-1b4c", "GPU-77"]
     assert mask_gpus("2,3", ",".join(uuids)) == "MIG-1b4c,GPU-77"
+
+
+def test_a_stage_is_given_its_own_device_and_its_part_of_the_mask(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two stages with two processes each, under a mask of the user's; nothing is trained."""
+    (stage,) = [s for s in _stages(store, tmp_path, "auto") if s.name == "infonce-rgb"]
+    stage.folder.mkdir(parents=True)
+    found: dict[str, Any] = {}
+
+    class Torchrun:
+        def __init__(self, command: list[str], *, env: dict[str, str], **options: Any) -> None:
+            found["mask"] = env["CUDA_VISIBLE_DEVICES"]
+
+        def wait(self) -> int:
+            return 0
+
+    def evaluate(stage: Stage, runtime: Any, device: str) -> dict[str, Any]:
+        found["device"] = device
+        return {}
+
+    for name in ("setup_logging", "set_threads", "add_text_file"):
+        monkeypatch.setattr(stage_module, name, lambda *arguments, **options: None)
+    monkeypatch.setattr(subprocess, "Popen", Torchrun)
+    monkeypatch.setattr(stage_module, "evaluate_stage", evaluate)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    run_stage(stage, "cuda:2,3", num_processes=2, num_slots=2)
+    assert found == {"mask": "6,7", "device": "cuda:2"}
+    run_stage(stage, "cuda:0,1", num_processes=2, num_slots=2)
+    assert found == {"mask": "4,5", "device": "cuda:0"}
+
+
+def test_the_threads_of_a_stage_do_not_depend_on_workers(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Faults 8, in a plan: the number of threads changes the last bits of a result, the number of workers must not."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    stage = _stages(store, tmp_path, "cpu")[0]
+    threads = []
+    for runtime in (*(RuntimeConfig(workers=workers) for workers in (0, 2, 7)), RuntimeConfig(threads=5)):
+        placed = stage_runtime(replace(stage, runtime=runtime), "cpu#1", num_processes=1, num_slots=1)
+        threads.append(placed.threads)
+    assert threads == [4, 4, 4, 5]
+    halved = stage_runtime(replace(stage, runtime=RuntimeConfig()), "cpu#2", num_processes=1, num_slots=2)
+    assert halved.threads == 2

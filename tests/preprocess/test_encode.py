@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from preprocess import encode as encode_module
 from preprocess.encode import CPU_AVX512F, ClipWriter, instruction_set_options
 
 # None of them is a multiple of 16, the size of x264's blocks; 72x54 is where AVX-512 gave different files.
@@ -59,6 +60,13 @@ def capabilities(tmp_path: Path) -> set[str]:
 
 def test_x264_does_not_use_avx512(tmp_path: Path) -> None:
     assert "AVX512" not in capabilities(tmp_path)
+
+
+def test_the_writer_hands_the_limit_to_x264(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a limit that every CPU can follow: no instruction set at all."""
+    assert capabilities(tmp_path) != {"none!"}
+    monkeypatch.setattr(encode_module, "instruction_set_options", lambda: {"x264-params": "asm=0"})
+    assert capabilities(tmp_path) == {"none!"}
 
 
 @pytest.mark.parametrize("has_avx512", [False, True])

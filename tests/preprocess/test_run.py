@@ -8,9 +8,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,9 +20,11 @@ from covid_cmsf import exit_codes
 from covid_cmsf.clips import ClipStore
 from covid_cmsf.clips.maintenance import check_store, merge_stores
 from covid_cmsf.clips.records import ClipRecord, Failure, StoreInfo, read_failures
+from preprocess import run as run_module
 from preprocess.config import WorkerConfig
 from preprocess.layouts import scan_collection
-from preprocess.leases import Leases
+from preprocess.leases import Lease, Leases
+from preprocess.progress import RunProgress
 from preprocess.run import PreprocessRun
 from preprocess.store import Ledger, prepare_store, video_key
 from tests.factories import make_ucf, moving_square, write_video
@@ -397,3 +401,43 @@ def test_files_that_another_process_recorded_meanwhile_are_kept_when_the_ledger_
     with pytest.raises(OSError, match="network disk"):
         PreprocessRun(out, collection, info).run(collection.videos[:1], [config], time_limit=60, retry_failed=False)
     assert stored and all(path.is_file() for path in stored)
+
+
+class IdlePool:
+    """Workers without work. A poll takes as long as it may, on a clock of its own; at the end, the other is done."""
+
+    idle, busy = True, False
+
+    def __init__(self, seconds: float, at_end: Callable[[], object]) -> None:
+        self.now, self._seconds, self._at_end = 0.0, seconds, at_end
+
+    def poll(self, timeout: float) -> list[object]:
+        self.now += timeout
+        if self._seconds <= self.now < self._seconds + timeout:
+            self._at_end()
+        return []
+
+
+def test_a_video_that_another_process_holds_is_looked_at_ever_more_rarely(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look lists a folder and reads two files, perhaps over the network: 9 in 30 s, not one per poll."""
+    out, collection = tmp_path / "clips", scan_collection("ucf101", videos)
+    info = StoreInfo(modalities=("rgb",), short_edge=0, max_frames=0, quality=18, flow=None)
+    prepare_store(out, info)
+    run, video = PreprocessRun(out, collection, info), collection.videos[0]
+    assert Leases(out / ".work" / "leases").claim(video_key(video.video_id)) is not None
+    ledger = Ledger(out / ".work" / "ledger")
+    pool = IdlePool(30, lambda: ledger.write(Failure(video.video_id, "open", "by the other process")))
+    looks: list[float] = []
+    plain_claim = Leases.claim
+
+    def claim(leases: Leases, key: str) -> Lease | None:
+        looks.append(pool.now)
+        return plain_claim(leases, key)
+
+    monkeypatch.setattr(Leases, "claim", claim)
+    monkeypatch.setattr(run_module, "time", SimpleNamespace(monotonic=lambda: pool.now))
+    run._process_pending(deque([video]), pool, RunProgress(total=1, done=0))  # type: ignore[arg-type]
+    assert run._summary.num_done_by_others == 1 and 30 <= pool.now < 36
+    assert 6 <= len(looks) <= 11 and looks[1] < 1, looks

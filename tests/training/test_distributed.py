@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,14 @@ def test_a_guides_cache_that_only_the_first_process_sees_is_used_by_both(done: P
     assert differing(done / "cmsf_cached-2", done / "blind") == []
 
 
+def kill_processes_of(folder: Path) -> None:
+    """A torchrun that does not handle a signal dies and leaves its processes behind, in sessions of their own."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            if str(folder).encode() in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+
+
 @pytest.mark.slow
 def test_sigusr1_to_torchrun_saves_and_the_run_resumes(clips: Path, tmp_path: Path) -> None:
     config = make_config(clips, encoder="c21d_tiny", views={"length": 2, "size": 16}, schedule={"epochs": 2000})
@@ -164,6 +173,7 @@ def test_sigusr1_to_torchrun_saves_and_the_run_resumes(clips: Path, tmp_path: Pa
         finally:
             process.kill()
             process.wait()
+            kill_processes_of(folder)
     said = (tmp_path / "log").read_text()
     assert "stopped at step" in said and "the same command resumes" in said, said
     assert len(Checkpoints(folder / "checkpoints").entries()) >= saved

@@ -8,7 +8,8 @@ import torch
 from typer.testing import CliRunner
 
 from covid_cmsf.cli.app import app
-from covid_cmsf.training import loop
+from covid_cmsf.methods.base import EmbeddedBatch
+from covid_cmsf.training import failures, loop
 from covid_cmsf.training.build import TrainComponents
 from covid_cmsf.training.failures import NonFiniteLoss, replay, to_device
 from covid_cmsf.training.run import run_training
@@ -119,6 +120,34 @@ def test_everything_of_a_failed_step_is_moved_to_the_device() -> None:
     tensors = [moved["view"], moved["guides"]["guide_flow"], moved["bank_indices"][0]]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
     assert moved["bank_indices"][1] is None and moved["target"] is None
+
+
+def test_the_loss_of_a_replayed_step_is_that_of_what_was_moved(
+    clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, a tensor that stayed behind ends the replay; here it is only not among those that were moved."""
+    with pytest.raises(NonFiniteLoss):
+        run_training(make_config(clips, optimizer=WILD), tmp_path / "run")
+    (file,) = (tmp_path / "run").glob("failed-step-*.pt")
+    moved: set[int] = set()
+    embedded: list[EmbeddedBatch] = []
+
+    def move(value: Any, device: torch.device) -> Any:
+        value = to_device(value, device)
+        if isinstance(value, dict):
+            moved.update(map(id, value.values()))
+        return value
+
+    def make_batch(failed: dict[str, Any], online: torch.Tensor) -> EmbeddedBatch:
+        embedded.append(make(failed, online))
+        return embedded[0]
+
+    make = failures._embedded_batch
+    monkeypatch.setattr(failures, "to_device", move)
+    monkeypatch.setattr(failures, "_embedded_batch", make_batch)
+    replay(file)
+    names = ("sources", "labels", "true_labels", "videos", "target", "guides")
+    assert [name for name in names if id(getattr(embedded[0], name)) not in moved] == []
 
 
 def test_other_files_cannot_be_replayed(clips: Path, rgb_weights: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from covid_cmsf.cli.train import load_run
-from covid_cmsf.config import find_config, load_config
+from covid_cmsf.config import config_dir, find_config, load_config
 from covid_cmsf.cotrain.graph import build_graph
 from covid_cmsf.cotrain.plan import PlanConfig
 from covid_cmsf.evaluation.finetune.config import PRESETS as FINETUNE
@@ -57,6 +57,12 @@ def test_strong_views_of_flow_as_an_image_have_jitter_gray_and_blur_as_rgb_has()
     assert all(get_preset(name, flow.kind) == get_preset(name, rgb.kind) for name in ("strong", "coclr", "finetune"))
     motion = get_modality("flow")
     assert get_preset("strong", motion.kind) == get_preset("weak", motion.kind)  # motion has no colors
+
+
+def test_the_clips_of_the_video_rows_have_flow_of_native_size_as_those_of_han_et_al() -> None:
+    text = (config_dir() / "runs" / "paper" / "video" / "base.yaml").read_text(encoding="utf-8")
+    (command,) = [line for line in text.splitlines() if "covid-cmsf preprocess" in line]
+    assert "--short-edge 160" in command and "--flow-size native" in command
 
 
 def test_the_2d_rows_compare_features_of_the_backbone_also_in_their_plan(

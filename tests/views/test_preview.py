@@ -4,14 +4,17 @@ import logging
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from covid_cmsf.clips import ClipStore
+from covid_cmsf.clips.flow_color import color_wheel_image
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.views.config import ViewConfig, load_view_config
 from covid_cmsf.views.dataset import SampleKey, ViewDataset
-from covid_cmsf.views.preview import make_row, save_view_preview, warn_of_padding
+from covid_cmsf.views.preview import PreviewRow, _draw_row, make_row, save_view_preview, warn_of_padding
 from tests.factories import make_ucf
 from tests.preprocess.commands import preprocess
 
@@ -98,3 +101,13 @@ def test_clips_longer_than_the_video_are_warned_of(
         warn_of_padding(ViewDataset(store, store.records, ViewConfig(length=length, size=32)), [0, 1])
         assert bool(caplog.messages) == warned
     assert "a clip spans 200 frames" in caplog.text and "has 11: frames are repeated (pad_mode pad)" in caplog.text
+
+
+def test_frames_have_their_numbers_and_flow_has_the_color_wheel() -> None:
+    images = [np.full((8, 8, 3), 255, np.uint8)] * 2
+    for scale in (0.0, 1.5):
+        (cells,) = Figure().subplots(1, 3, squeeze=False)
+        _draw_row(cells, PreviewRow("a label", images, [7, 12], scale))
+        assert [[text.get_text() for text in cell.texts] for cell in cells] == [["7", "a label"], ["12"], []]
+        wheels = [inset.images[0].get_array() for inset in cells[0].child_axes]
+        assert len(wheels) == (scale > 0) and all((one == color_wheel_image(64)).all() for one in wheels)
