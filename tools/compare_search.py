@@ -6,8 +6,8 @@
 An entry is a features file of UCF-101 clips; `{seed}` in its path is replaced by each seed. Every clip is a query among
 all clips of other sources (class and group). The score of two videos is that of `covid-cmsf search`: the mean over the
 query's windows of the best centered cosine similarity; fusions add scores. Labels and groups are read from the ids,
-only for measuring. `choose` looks at queries of groups 8 to 14 and writes the weights of all fusions; `confirm` looks at
-queries of groups 15 to 25 with these weights, and is meant to be run once, after they were committed.
+only for measuring. `choose` looks at queries of groups 8 to 14 and writes the weights of all fusions; `confirm` looks
+at queries of groups 15 to 25 with these weights, and is meant to be run once, after they were committed.
 """
 
 # N videos, W windows, S seeds, Q queries

@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from covid_cmsf.evaluation.baselines import chance, evaluate_baselines
-from covid_cmsf.evaluation.features.model import ColorHistogram, FlowHistogram, create_histogram_model
+from covid_cmsf.evaluation.features.model import (
+    ColorHistogram,
+    FlowHistogram,
+    create_histogram_model,
+    load_eval_model,
+)
 from covid_cmsf.evaluation.results import result_to_dict, write_result
 from covid_cmsf.evaluation.retrieval import chance_recall
 from tests.evaluation.factories import SyntheticClips, synthetic_features
@@ -66,3 +71,9 @@ def test_all_baselines_stand_in_one_table(tmp_path: Path) -> None:
     assert result_to_dict("baselines", result)["baselines"][1]["recall"]["1"] == color.recall[1]
     with pytest.raises(ValueError, match="choose from color, flow"):
         create_histogram_model("sound")
+
+
+def test_a_histogram_is_named_where_weights_are() -> None:
+    assert load_eval_model("histogram:flow").metadata == create_histogram_model("flow").metadata
+    with pytest.raises(ValueError, match="unknown histogram 'sound'"):
+        load_eval_model("histogram:sound")

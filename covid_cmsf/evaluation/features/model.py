@@ -73,6 +73,7 @@ def _counts(bins: Tensor, weights: Tensor, num_bins: int) -> Tensor:
 
 
 HISTOGRAM_INPUT = (8, 64, 64)
+HISTOGRAM_PREFIX = "histogram:"
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,12 @@ class EvalModel:
 
 
 def load_eval_model(checkpoint: Path | str, *, branch: str | None = None) -> EvalModel:
-    """Load the encoder of a run folder, of any file that `load_weights` recognizes, or an image network `timm:NAME`.
+    """Load the encoder of a run folder, of any file that `load_weights` recognizes, `timm:NAME` or `histogram:NAME`.
 
     `branch` is online, target or guide.
     """
+    if str(checkpoint).startswith(HISTOGRAM_PREFIX):
+        return create_histogram_model(str(checkpoint).removeprefix(HISTOGRAM_PREFIX))
     if is_image_network(checkpoint):
         if branch is not None:
             raise ValueError(f"{checkpoint} has no branches: leave out {branch!r}")

@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 from typing_extensions import Self
 
 from covid_cmsf.evaluation.features.file import Features
-from covid_cmsf.evaluation.features.model import EvalModel, create_histogram_model
+from covid_cmsf.evaluation.features.model import HISTOGRAM_PREFIX, EvalModel, create_histogram_model
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.search.encoders.base import IndexEncoder
 from covid_cmsf.video_files import file_settings
 
-PREFIX = "histogram:"
 ENTRIES = {"flow": "motion", "color": "color"}  # the histogram, and the name of its entry
 # Of frames that are decoded from files: motion below 0.4 pixels counts as none, and that was measured at this size.
 SHORT_EDGE = 60
@@ -32,9 +31,9 @@ class HistogramEncoder(IndexEncoder):
     @classmethod
     def from_weights(cls, weights: str, *, num_windows: int | None) -> Self | None:
         """Return the histogram that `histogram:flow` or `histogram:color` names."""
-        if not weights.startswith(PREFIX):
+        if not weights.startswith(HISTOGRAM_PREFIX):
             return None
-        name = weights.removeprefix(PREFIX)
+        name = weights.removeprefix(HISTOGRAM_PREFIX)
         model = create_histogram_model(name)
         protocol = build_eval_protocol(model.metadata, num_windows=num_windows)
         return cls(ENTRIES[name], model, protocol, file_settings(model.metadata, short_edge=SHORT_EDGE))
