@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from covid_cmsf.cli import finetune, transfer, unlabeled
+from covid_cmsf.cli import compare, finetune, transfer, unlabeled
 from covid_cmsf.cli.finetune import train_and_print
 from covid_cmsf.cli.options import (
     AllowSharedSources,
@@ -32,7 +32,9 @@ from covid_cmsf.cli.options import (
     report_skipped,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Numbers: retrieval, linear probe, kNN, fine-tuning, fusion, baselines.")
+app = typer.Typer(
+    no_args_is_help=True, help="Numbers: retrieval, linear probe, kNN, fine-tuning, fusion, comparison, baselines."
+)
 
 
 @app.command()
@@ -229,6 +231,9 @@ def fusion(
     )
     print_result("fusion", result, fusion_table(result), out, as_json)
     report_skipped([*streams[0].skipped, *streams[1].skipped])
+
+
+app.command()(compare.compare)
 
 
 @app.command()

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from covid_cmsf.evaluation.baselines import BaselinesResult
+from covid_cmsf.evaluation.compare import CompareResult
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.finetune.run import FinetuneResult
 from covid_cmsf.evaluation.fusion import FusionResult, ProbabilityFusionResult
@@ -119,6 +120,29 @@ def fusion_table(result: FusionResult | ProbabilityFusionResult) -> RenderableTy
         return scores_table(_by_stream(*result.streams, result.scores), title)
     table = scores_table(_by_stream(*result.linear_streams, result.linear), title)
     return Group(retrieval_table(result.retrieval), table)
+
+
+def compare_table(result: CompareResult) -> RenderableType:
+    """Return a table of every file against the first, by metric, with a verdict in words."""
+    title = f"Paired comparison, protocol {result.protocol}: {result.num_query} {result.query} of {result.num_sources} "
+    table = Table("", "", "", "difference", "95%", "repaired", "broken", "", title=f"{title}sources")
+    for one in result.comparisons:
+        found = one.difference
+        low, high = found.interval
+        table.add_row(
+            escape(one.second),
+            one.metric,
+            f"{found.first:.1f} to {found.second:.1f}",
+            f"{found.difference:+.1f}",
+            f"{low:+.1f} to {high:+.1f}",
+            f"{found.repaired:.0f}",
+            f"{found.broken:.0f}",
+            one.verdict,
+        )
+    lines = [f"against {escape(result.comparisons[0].first)}; intervals resample the queries' sources"]
+    if len(result.scores) > 2:
+        lines.append(f"verdicts are corrected for {len(result.scores) - 1} comparisons (Holm); intervals are not")
+    return Group(table, *lines)
 
 
 def _by_stream(first: Scores, second: Scores, fused: Scores) -> dict[str, Scores]:

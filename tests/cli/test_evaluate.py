@@ -96,6 +96,12 @@ def test_every_number_has_a_command(features: dict[str, Path]) -> None:
         assert run("evaluate", args[0], features["rgb"], *args[1:]).exit_code == 0
     assert run("evaluate", "fusion", features["rgb"], features["flow"]).exit_code == 0
 
+    compared = as_json("evaluate", "compare", features["rgb"], features["flow"])
+    assert [one["metric"] for one in compared["comparisons"]] == ["R@1", "R@5", "R@10", "kNN 16"]
+    assert compared["comparisons"][0]["second"] == str(features["flow"])
+    table = run("evaluate", "compare", *features.values())
+    assert table.exit_code == 0 and "corrected for 2 comparisons" in " ".join(table.output.split())
+
 
 def test_the_coclr_protocol_is_named_everywhere(clips: Path, folder: Path) -> None:
     weights, out = small_checkpoint(folder / "c.safetensors"), folder / "coclr.features"
