@@ -33,9 +33,32 @@ CHOOSE_GROUPS, CONFIRM_GROUPS = range(8, 15), range(15, 26)
 IMAGE = "image"  # the entry that others are fused with, weight 1
 GRID = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5)
 # With equal weights: nothing to choose. Those with entries that were not given are left out.
-EQUAL = [("color", "motion"), ("rgb-cmsf", "flow-cmsf"), ("rgb-infonce", "flow-infonce"), ("rgb-cmsf", "motion")]
-PAIRS = [*EQUAL, ("flow-cmsf", "motion")]  # fused with the image network
+OURS = ("rgb-cmsf", "flow-cmsf", "motion")
+EQUAL = [("color", "motion"), ("rgb-cmsf", "flow-cmsf"), ("rgb-infonce", "flow-infonce"), ("rgb-cmsf", "motion"), OURS]
+SEVERAL = [*EQUAL, ("flow-cmsf", "motion")]  # fused with the image network, beside each entry by itself
 NOT_FUSED = ("image-center", "image")  # alone, never fused
+# The questions, as (first, second): is the second better? Their p values are corrected together.
+COMPARED = [
+    *((IMAGE, f"{IMAGE} + {one}") for one in ("color", "motion", "rgb-cmsf", "flow-cmsf", "rgb-cmsf + flow-cmsf")),
+    (IMAGE, "rgb-cmsf + flow-cmsf"),
+    # Does learned flow beat the histogram beside an image network, or add to it?
+    *((f"{IMAGE} + motion", f"{IMAGE} + {one}") for one in ("flow-random", "flow-infonce", "flow-cmsf")),
+    *((f"{IMAGE} + motion", f"{IMAGE} + {one} + motion") for one in ("color", "rgb-cmsf", "flow-cmsf")),
+    (f"{IMAGE} + motion", f"{IMAGE} + {' + '.join(OURS)}"),
+    (f"{IMAGE} + rgb-cmsf + flow-cmsf", f"{IMAGE} + {' + '.join(OURS)}"),
+    # Without an image network.
+    ("color", "rgb-infonce"),
+    ("color", "rgb-cmsf"),
+    ("motion", "flow-infonce"),
+    ("motion", "flow-cmsf"),
+    ("rgb-infonce", "rgb-cmsf"),
+    ("flow-infonce", "flow-cmsf"),
+    ("rgb-msf", "rgb-cmsf"),
+    ("flow-msf", "flow-cmsf"),
+    ("rgb-cmsf", "rgb-cmsf + flow-cmsf"),
+    ("rgb-cmsf + motion", "rgb-cmsf + flow-cmsf"),
+    ("rgb-cmsf + flow-cmsf", " + ".join(OURS)),
+]
 Scores = NDArray[np.float64]
 Hits = NDArray[np.bool_]
 
@@ -78,10 +101,10 @@ def search_scores(windows: WindowSet, num_videos: int) -> Scores:
 
 def first_hits(scores: Scores, videos: Videos, groups: Sequence[int]) -> Hits:
     """Return (Q,) whether the best video of another source has the query's class, for queries of these groups."""
-    sources, classes = np.array(videos.sources), np.array(videos.classes)
-    allowed = np.where(sources[:, None] == sources[None, :], -np.inf, scores)
+    sources, classes = (np.unique(names, return_inverse=True)[1] for names in (videos.sources, videos.classes))
     chosen = query_rows(videos, groups)
-    hits: Hits = classes[allowed[chosen].argmax(1)] == classes[chosen]
+    allowed = np.where(sources[chosen, None] == sources[None, :], -np.inf, scores[chosen])
+    hits: Hits = classes[allowed.argmax(1)] == classes[chosen]
     return hits
 
 
@@ -121,9 +144,9 @@ def _scores_of(features: Features) -> Scores:
 
 
 def fusions(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the entries that are fused with the image network: each alone, and pairs."""
+    """Return the entries that are fused with the image network: each alone, and several."""
     single = [(name,) for name in names if name not in NOT_FUSED]
-    return single + [pair for pair in PAIRS if set(pair) <= set(names)]
+    return single + [several for several in SEVERAL if set(several) <= set(names)]
 
 
 def label(entries: Sequence[str]) -> str:
@@ -182,13 +205,7 @@ def measure(entries: Entries, chosen: Mapping[str, Mapping[str, Any]], groups: S
     sources = [entries.videos.sources[row] for row in rows]
     classes = np.array([entries.videos.classes[row] for row in rows])
     hits = {name: entries.hits(weights, groups) for name, weights in methods(entries, chosen).items()}
-    fused = list(chosen)
-    motion = f"{IMAGE} + motion"
-    pairs = [(IMAGE, name) for name in hits if name != IMAGE]
-    pairs += [(motion, name) for name in fused if name != motion and ("flow-" in name or "motion" in name)]
-    pairs += [("color", name) for name in hits if name.startswith("rgb-")]
-    pairs += [("motion", name) for name in hits if name.startswith("flow-")]
-    pairs = [pair for pair in pairs if pair[0] in hits]
+    pairs = [pair for pair in COMPARED if set(pair) <= set(hits)]
     return {
         "num_queries": len(rows),
         "num_sources": len(set(sources)),
