@@ -31,7 +31,6 @@ from covid_cmsf.evaluation.preflight import is_labeled
 from covid_cmsf.evaluation.retrieval import evaluate_retrieval
 from covid_cmsf.files import read_text, write_text_atomic
 from covid_cmsf.logs import add_text_file, setup_logging
-from covid_cmsf.models.effective_rank import effective_rank
 from covid_cmsf.training.config import RuntimeConfig, TrainConfig
 from covid_cmsf.training.run import run_training, set_threads
 from covid_cmsf.training.run_dir import write_config
@@ -102,7 +101,7 @@ def _train(stage: Stage, config: TrainConfig, slot: str, num_processes: int) -> 
 def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[str, Any]:
     """Measure the stage's encoder; write its features and results.
 
-    With labels: R@1 and linear accuracy, in percent. Without, only what needs none.
+    What needs no labels is measured in any case; with labels also R@1 and linear accuracy, in percent.
     """
     evaluation = stage.evaluation
     eval_model = load_stage_model(stage)
@@ -130,9 +129,10 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[st
         "num_videos": len(features.videos),
         "videos_sha256": features.provenance.videos_sha256,
         "skipped": [list(entry) for entry in features.skipped],
+        **_label_free_result(stage, features),
     }
     if not is_labeled(features.videos):
-        return result | _label_free_result(stage, features)
+        return result
     subsets: dict[str, Any] = {
         "gallery": evaluation.gallery,
         "query": evaluation.query,
@@ -156,7 +156,6 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[st
         "chance": retrieval.chance,
         "r1_interval": asdict(retrieval)["interval"][1],
         "linear": linear.scores.top1,
-        "effective_rank": effective_rank(features.features),
         "num_classes": int(features.videos.labels.unique().numel()),
         "num_query": retrieval.num_query,
     }
@@ -172,6 +171,8 @@ def _label_free_result(stage: Stage, features: Features) -> dict[str, Any]:
         "effective_rank": measures.effective_rank,
         "window_r1": measures.window_r1,
         "window_chance": measures.window_chance,
+        "source_r1": measures.source_r1,
+        "source_chance": measures.source_chance,
         "agreement": sum(agreement) / len(agreement) if agreement else None,
     }
 

@@ -30,7 +30,8 @@ DESCRIPTION_COLUMNS = {
     "epochs": "Epochs",
 }
 LABEL_COLUMNS = {"r1": "R@1", "linear": "Linear"}
-UNLABELED_COLUMNS = {"effective_rank": "Rank", "window_r1": "Window", "agreement": "Agreement"}
+UNLABELED_COLUMNS = {"effective_rank": "Rank", "window_r1": "Window", "source_r1": "Source", "agreement": "Agreement"}
+CHANCE_COLUMNS = ("chance", "window_chance", "source_chance")
 NUMBERS = (*LABEL_COLUMNS.values(), *UNLABELED_COLUMNS.values(), "N", "Time")  # aligned to the right
 OPTIONAL_COLUMNS = {
     "transfer": "Transfer",
@@ -49,8 +50,10 @@ def table_rows(stages: Sequence[Stage], *, chance: bool = False) -> list[Row]:
 
 def _chance_row(stages: Sequence[Stage], template: Row) -> Row:
     """Return the scores of a random ranking; the query videos, and so chance, are the same for all stages."""
-    value = next((result.get("chance") for result in map(read_stage_result, stages) if result), None)
+    result = next((result for result in map(read_stage_result, stages) if result), {})
+    value = result.get("chance")
     values = {"index": "0", "stage": "chance", "model": "chance", "r1": value, "linear": value}
+    values |= {"window_r1": result.get("window_chance"), "source_r1": result.get("source_chance")}
     return {**dict.fromkeys(template), **values, "protocol": template["protocol"], "done": value is not None}
 
 
@@ -84,7 +87,7 @@ def _row(stage: Stage, index: dict[str, str]) -> Row:
 
 def result_columns(result: Mapping[str, Any]) -> Row:
     """Return the columns that come from the result of a stage, in stage.json; an empty one: it is not done."""
-    names = ("r1", "linear", "seconds", "r1_interval", "effective_rank", "chance", *UNLABELED_COLUMNS, "window_chance")
+    names = (*LABEL_COLUMNS, "seconds", "r1_interval", *UNLABELED_COLUMNS, *CHANCE_COLUMNS)
     return {
         **{name: result.get(name) for name in names},
         "num_query": result.get("num_query", result.get("num_videos")),
@@ -158,11 +161,17 @@ def markdown(rows: list[Row]) -> str:
 
 def chance_line(rows: list[Row]) -> str:
     """Return what a random ranking has; empty as long as no stage has a result."""
-    for name, measure in (("chance", "R@1"), ("window_chance", "Window (a video finds its own other window)")):
+    measures = (
+        "R@1",
+        "Window (a video's first window finds its last)",
+        "Source (the nearest video is of the same source)",
+    )
+    lines = []
+    for name, measure in zip(CHANCE_COLUMNS, measures, strict=True):
         value = next((row[name] for row in rows if row.get(name) is not None), None)
         if value is not None:
-            return f"{measure} of a random ranking: {value:.1f}"
-    return ""
+            lines.append(f"{measure} of a random ranking: {value:.1f}")
+    return "; ".join(lines)
 
 
 def table_notes(rows: list[Row]) -> list[str]:
@@ -178,9 +187,13 @@ def table_notes(rows: list[Row]) -> list[str]:
 
 
 def screen_table(rows: list[Row], title: str, *, width: int = 120) -> Table:
-    """Return the stages that are done, for a terminal `width` characters wide; a narrow one omits stage, time and N."""
+    """Return the stages that are done, for a terminal `width` characters wide.
+
+    A narrow one omits stage, time and N, and beside R@1 and linear accuracy what needs no labels.
+    """
     rows = [row for row in rows if row["done"]]
     left_out = {"stage", "seconds"} | (set() if any(row.get("num_skipped") for row in rows) else {"num_query"})
+    left_out |= set(UNLABELED_COLUMNS) if has_labels(rows) else set()
     columns = {name: header for name, header in _columns(rows).items() if width >= WIDE or name not in left_out}
     table = Table(
         title=title, caption=chance_line(rows), box=SIMPLE_HEAD, padding=(0, 1 if width >= WIDE else 0), pad_edge=False
@@ -199,12 +212,17 @@ def has_labels(rows: list[Row]) -> bool:
 
 def _columns(rows: list[Row]) -> dict[str, str]:
     """Return the columns with their headers; measures that need labels, and optional ones, only with a value."""
+
+    def measured(columns: Mapping[str, str]) -> dict[str, str]:
+        return {name: text for name, text in columns.items() if any(row.get(name) is not None for row in rows)}
+
     return {
         **DESCRIPTION_COLUMNS,
-        **(LABEL_COLUMNS if has_labels(rows) else UNLABELED_COLUMNS),
+        **(LABEL_COLUMNS if has_labels(rows) else {}),
+        **measured(UNLABELED_COLUMNS),
         "num_query": "N",
         "seconds": "Time",
-        **{name: text for name, text in OPTIONAL_COLUMNS.items() if any(row.get(name) is not None for row in rows)},
+        **measured(OPTIONAL_COLUMNS),
     }
 
 

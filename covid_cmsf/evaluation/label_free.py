@@ -1,10 +1,11 @@
-"""Measures that need no labels: effective rank, a video's other window, neighbor agreement between two networks.
+"""Measures that need no labels: effective rank, a video's other window, its source's other clips, neighbor agreement.
 
-A plan on unlabeled clips has these instead of R@1 and linear accuracy.
+Every stage of a plan has them; where there are labels, R@1 and linear accuracy stand beside them.
 """
 
 # N videos, D feature, K neighbors
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -33,13 +34,19 @@ class Agreement:
 
 @dataclass(frozen=True)
 class LabelFreeMeasures:
-    """What features show without labels. Percentages; None where no video has two windows without common frames."""
+    """What features show without labels. Percentages; None where no video can be asked.
+
+    That is so for windows where no video has two without common frames, and for sources where none has two videos.
+    """
 
     num_videos: int
     effective_rank: float  # of all features
     window_r1: float | None  # percentage of videos whose first window finds their own last window among all videos'
     window_chance: float | None
     num_window_videos: int
+    source_r1: float | None  # percentage of videos whose nearest other video is of their own source
+    source_chance: float | None
+    num_source_videos: int  # whose source has another video
     agreement: list[Agreement] = field(default_factory=list)  # one per other file
 
 
@@ -52,12 +59,16 @@ def label_free_measures(
     the same neighbors have learned something about the videos. Videos are matched by id.
     """
     window_r1, num_window_videos = window_retrieval(features)
+    source_r1, source_chance, num_source_videos = source_retrieval(features)
     return LabelFreeMeasures(
         num_videos=len(features.videos),
         effective_rank=effective_rank(features.features),
         window_r1=window_r1,
         window_chance=None if window_r1 is None else 100 / num_window_videos,
         num_window_videos=num_window_videos,
+        source_r1=source_r1,
+        source_chance=source_chance,
+        num_source_videos=num_source_videos,
         agreement=[neighbor_agreement(features, other, k=k) for other in others],
     )
 
@@ -78,6 +89,25 @@ def window_retrieval(features: Features) -> tuple[float | None, int]:
     asked = _spread(len(apart))
     found = nearest(queries[asked], gallery, 1)[:, 0]
     return 100 * float((found == asked).double().mean()), len(apart)
+
+
+def source_retrieval(features: Features) -> tuple[float | None, float | None, int]:
+    """Return the percentage of videos whose nearest other video is of their source, chance, and how many were asked.
+
+    Asked are the videos whose source has another one; all videos are searched. Chance is that of a random other video.
+    """
+    sources = features.videos.sources
+    sizes = Counter(sources)
+    siblings = torch.tensor([i for i, source in enumerate(sources) if sizes[source] > 1], dtype=torch.int64)
+    if len(siblings) == 0:
+        return None, None, 0
+    unit, _ = center_and_normalize(features.features, features.features[:0], "train")
+    asked = siblings[_spread(len(siblings))]
+    found = nearest_others(unit, asked, 1)[:, 0]
+    hits = [sources[i] == sources[j] for i, j in zip(asked.tolist(), found.tolist(), strict=True)]
+    others = [sizes[sources[i]] - 1 for i in asked.tolist()]
+    chance = 100 * sum(others) / len(others) / (len(sources) - 1)
+    return 100 * sum(hits) / len(hits), chance, len(siblings)
 
 
 def first_and_last_windows(window_videos: Tensor, num_videos: int) -> tuple[Tensor, Tensor]:

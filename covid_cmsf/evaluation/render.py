@@ -73,6 +73,9 @@ def label_free_table(result: LabelFreeMeasures) -> RenderableType:
     if result.window_r1 is not None:
         name = f"first window finds the video's last, percent of {result.num_window_videos}"
         table.add_row(name, f"{result.window_r1:.1f}", f"{result.window_chance:.1f}")
+    if result.source_r1 is not None:
+        name = f"nearest video is of the same source, percent of {result.num_source_videos}"
+        table.add_row(name, f"{result.source_r1:.1f}", f"{result.source_chance:.1f}")
     for one in result.agreement:
         name = f"{one.k} nearest that {one.modality} has too, percent, {one.num_videos} videos"
         table.add_row(name, f"{one.percent:.1f}", f"{one.chance:.1f}")

@@ -11,7 +11,12 @@ from typer.testing import CliRunner
 from covid_cmsf.cli.app import app
 from covid_cmsf.evaluation.features.file import Features, save_features
 from covid_cmsf.evaluation.knn import evaluate_knn
-from covid_cmsf.evaluation.label_free import label_free_measures, neighbor_agreement, window_retrieval
+from covid_cmsf.evaluation.label_free import (
+    label_free_measures,
+    neighbor_agreement,
+    source_retrieval,
+    window_retrieval,
+)
 from covid_cmsf.evaluation.nearest import nearest_others
 from covid_cmsf.evaluation.neighbors import find_neighbors
 from covid_cmsf.evaluation.probes.linear import evaluate_linear
@@ -83,6 +88,31 @@ def test_windows_with_common_frames_say_nothing() -> None:
     features = with_windows(without_labels(synthetic_features()), [0, 7])
     measures = label_free_measures(features)
     assert (measures.window_r1, measures.window_chance, measures.num_window_videos) == (None, None, 0)
+
+
+def test_a_sources_other_clip_is_looked_up_among_all_videos() -> None:
+    features = without_labels(synthetic_features())
+    names = list(features.videos.sources)
+    names[5] = "alone"  # it is searched, and not asked
+    features = replace(features, videos=replace(features.videos, sources=tuple(names)))
+    unit, count = centered(features.features), {name: names.count(name) for name in names}
+    hits, chances = [], []
+    for i, name in enumerate(names):
+        if count[name] > 1:
+            similar = {j: float(unit[i] @ unit[j]) for j in range(len(names)) if j != i}
+            hits.append(names[max(similar, key=lambda j: similar[j])] == name)
+            chances.append((count[name] - 1) / (len(names) - 1))
+    assert 0 < sum(hits) < len(hits) < len(names)
+    expected = (100 * sum(hits) / len(hits), 100 * sum(chances) / len(chances), len(hits))
+    assert source_retrieval(features) == pytest.approx(expected)
+    measures = label_free_measures(features)
+    assert (measures.source_r1, measures.source_chance, measures.num_source_videos) == pytest.approx(expected)
+
+
+def test_videos_without_siblings_say_nothing_about_sources() -> None:
+    features = without_labels(synthetic_features())
+    features = replace(features, videos=replace(features.videos, sources=features.videos.ids))
+    assert source_retrieval(features) == (None, None, 0)
 
 
 def test_agreement_is_the_share_of_common_neighbors() -> None:

@@ -3,7 +3,7 @@
 Page.section("overview", (body) => {
   const { el, format, charts, state } = Page;
   const plan = Page.data.report.plans[state.plan];
-  const RESULTS = [["r1", "R@1"], ["linear", "Linear"], ["window_r1", "Other window found"], ["agreement", "Agreement with the guide"]];
+  const RESULTS = [["r1", "R@1"], ["linear", "Linear"], ["window_r1", "Other window found"], ["source_r1", "Own source found"], ["agreement", "Agreement with the guide"]];
 
   // What at least one stage has.
   function choices() {
