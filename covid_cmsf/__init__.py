@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from covid_cmsf.clips.base import Clips
     from covid_cmsf.clips.factory import open_clips
     from covid_cmsf.clips.store import ClipStore
-    from covid_cmsf.commands import extract_features, retrieval, run_plan, train
+    from covid_cmsf.commands import extract_features, learn, retrieval, run_plan, train
     from covid_cmsf.embeddings import EmbeddingTable, embed_files, save_embeddings
     from covid_cmsf.evaluation.features.file import Features, load_features, save_features
     from covid_cmsf.evaluation.knn import KnnResult, evaluate_knn
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         make_target,
         save_encoder,
     )
+    from covid_cmsf.projects.learn import LearnResult
     from covid_cmsf.search.find import FoundVideo, search_videos
     from covid_cmsf.search.index import SearchIndex, load_index
     from covid_cmsf.training.config import TrainConfig
@@ -71,7 +72,7 @@ _HOME = {
     "covid_cmsf.clips.base": ["Clips"],
     "covid_cmsf.clips.factory": ["open_clips"],
     "covid_cmsf.clips.store": ["ClipStore"],
-    "covid_cmsf.commands": ["extract_features", "retrieval", "run_plan", "train"],
+    "covid_cmsf.commands": ["extract_features", "learn", "retrieval", "run_plan", "train"],
     "covid_cmsf.embeddings": ["EmbeddingTable", "embed_files", "save_embeddings"],
     "covid_cmsf.evaluation.features.file": ["Features", "load_features", "save_features"],
     "covid_cmsf.evaluation.knn": ["KnnResult", "evaluate_knn"],
@@ -106,6 +107,7 @@ _HOME = {
         "make_target",
         "save_encoder",
     ],
+    "covid_cmsf.projects.learn": ["LearnResult"],
     "covid_cmsf.search.find": ["FoundVideo", "search_videos"],
     "covid_cmsf.search.index": ["SearchIndex", "load_index"],
     "covid_cmsf.training.config": ["TrainConfig"],
@@ -135,6 +137,7 @@ __all__ = [
     "HeadLayout",
     "KnnResult",
     "LabelConstraint",
+    "LearnResult",
     "LinearResult",
     "MeanShiftLoss",
     "MemoryBank",
@@ -160,6 +163,7 @@ __all__ = [
     "extract_features",
     "freeze_",
     "label_positives",
+    "learn",
     "list_models",
     "load_encoder",
     "load_features",

@@ -1,4 +1,4 @@
-"""The commands `train`, `cotrain`, `extract` and `evaluate retrieval` as functions."""
+"""The commands `learn`, `train`, `cotrain`, `extract` and `evaluate retrieval` as functions."""
 
 import json
 from collections.abc import Mapping
@@ -22,6 +22,10 @@ from covid_cmsf.evaluation.features.model import load_eval_model, wrap_encoder
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.evaluation.features.stale import load_current_features
 from covid_cmsf.evaluation.retrieval import RetrievalResult, evaluate_retrieval
+from covid_cmsf.projects.estimate import parse_time
+from covid_cmsf.projects.learn import LearnResult
+from covid_cmsf.projects.learn import learn as run_learn
+from covid_cmsf.projects.opening import Options
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.run import run_training
 from covid_cmsf.training.run_dir import CONFIG_FILE
@@ -202,6 +206,63 @@ def run_plan(
     if code == exit_codes.FAILED:
         raise RuntimeError(f"a stage of {path} failed; the logs are in {folder}")
     return rows
+
+
+def learn(
+    videos: Path | str,
+    out: Path | str,
+    *,
+    time: str | None = None,
+    retrain: bool = False,
+    labels: Path | str | None = None,
+    layout: str | None = None,
+    source_pattern: str | None = None,
+    image: str | None = None,
+    short_edge: int | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    seed: int | None = None,
+) -> LearnResult:
+    """Learn from a folder of videos without labels, and index them: `covid-cmsf learn`.
+
+    The same call resumes after a stop, takes in videos that were added to the folder, and leaves out those that are
+    gone; the plan is trained once. What is left out is as the project has it, or a default.
+
+    Args:
+        videos: folder of video files, also in subfolders.
+        out: folder of the project.
+        time: fit the training into a time, all in all: 30m, 2h, 1h30m.
+        retrain: train once more, on all videos that are there now, from the present weights.
+        labels: CSV file with columns file,label[,source], for measures; never used in training.
+        layout: flat, or folder: the first folder below `videos` is the class.
+        source_pattern: regular expression on the path whose first group names the footage of a clip.
+        image: timm:NAME or timm:NAME=FILE, an image network to search by as well; none: without it.
+        short_edge: pixels of the stored clips.
+        device: auto, cpu, cuda, ...
+        workers: processes that convert videos.
+        seed: of the training.
+
+    Raises:
+        ValueError: too few videos, a folder with other files, too little time, ...: before anything is written.
+        KeyboardInterrupt: stopped by a signal. Call again to resume.
+
+    Example:
+        >>> result = cc.learn("videos", "project", time="2h")  # doctest: +SKIP
+        >>> result.measures["rgb"].unlabeled.window_r1  # doctest: +SKIP
+    """
+    options = Options(
+        layout=layout,
+        labels=None if labels is None else Path(labels),
+        source_pattern=source_pattern,
+        short_edge=short_edge,
+        seed=seed,
+        image=image,
+        device=device,
+        workers=workers,
+        seconds=None if time is None else parse_time(time),
+        retrain=retrain,
+    )
+    return run_learn(Path(videos), Path(out), options)
 
 
 def _override_texts(overrides: Mapping[str, Any] | None) -> list[str]:

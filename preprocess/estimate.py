@@ -34,13 +34,18 @@ def estimate(
     flow: FlowBackend | None,
     num_workers: int,
     num_samples: int = 5,
+    max_frames: int = 0,
 ) -> Estimate:
-    """Convert up to `num_samples` videos of different sizes into a temporary folder, which is then deleted."""
+    """Convert up to `num_samples` videos of different sizes into a temporary folder, which is then deleted.
+
+    Of each at most `max_frames` frames (0: all), where its header says how many it has.
+    """
     sizes = {video: video.path.stat().st_size if video.path.exists() else 0 for video in videos}
     by_size = sorted(videos, key=lambda video: (sizes[video], video.video_id))
     count = min(num_samples, len(by_size))
     sample = [by_size[(2 * i + 1) * len(by_size) // (2 * count)] for i in range(count)]
-    seconds, bytes_written, num_frames, bytes_read, num_failed = 0.0, 0, 0, 0, 0
+    seconds, bytes_written, num_frames, bytes_read, num_failed = 0.0, 0, 0, 0.0, 0
+    limited = info.model_copy(update={"max_frames": min(filter(None, (info.max_frames, max_frames)), default=0)})
     cv2.setNumThreads(1)  # as in the workers
     if flow is not None:
         flow(np.random.default_rng(0).integers(0, 256, (2, 32, 32), dtype=np.uint8))  # compiles
@@ -49,14 +54,17 @@ def estimate(
         for video in sample:
             start = time.perf_counter()
             try:
-                metadata = convert(video.path, targets, info, decoder=decoder, flow=flow)
+                metadata = convert(video.path, targets, limited, decoder=decoder, flow=flow)
+                if not metadata.header_frames and metadata.num_frames == limited.max_frames:
+                    start = time.perf_counter()
+                    metadata = convert(video.path, targets, info, decoder=decoder, flow=flow)
             except StageError:
                 num_failed += 1
                 continue
             seconds += time.perf_counter() - start
             bytes_written += sum(target.stat().st_size for target in targets.values())
             num_frames += metadata.num_frames
-            bytes_read += sizes[video]
+            bytes_read += sizes[video] * metadata.num_frames / max(metadata.num_frames, metadata.header_frames)
     if not num_frames:
         raise ValueError(f"none of the {count} sampled videos can be read, for example {sample[0].path}")
     scale = sum(sizes.values()) / bytes_read

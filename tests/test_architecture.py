@@ -31,10 +31,11 @@ PACKAGES = [
     "search",
     "cotrain",
     "report",
+    "projects",
     "engines",
 ]
 # They read users' video files, prepared as `preprocess` does; the others read clips only.
-VIDEO_FILE_READERS = {"video_files", "search"}
+VIDEO_FILE_READERS = {"video_files", "search", "projects"}
 # Above everything: the command line, and what `import covid_cmsf` offers besides the packages' own classes.
 TOP_MODULES = {"cli", "__main__", "commands", "embeddings"}
 # evaluation uses checkpoints, not methods

@@ -17,6 +17,7 @@ NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
 # Headings of the API page by package, in their order there
 PACKAGE_TITLES = {
     "commands": "Commands as functions",
+    "projects": "Projects",
     "video_files": "Video files and frames",
     "embeddings": "Tables of embeddings",
     "search": "Search",

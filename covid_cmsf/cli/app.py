@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from covid_cmsf import __version__, exit_codes
-from covid_cmsf.cli import config, data, doctor, embed, evaluate, extract, models, report, search, train
+from covid_cmsf.cli import config, data, doctor, embed, evaluate, extract, learn, models, report, search, train
 from preprocess.cli import preprocess
 from preprocess.synthetic.cli import demo_videos
 
@@ -33,6 +33,7 @@ def global_options(
     """Options that every command understands (`--debug` is taken off the line in `exit_codes.run_app`)."""
 
 
+app.command("learn")(learn.learn)
 app.command("demo-videos")(demo_videos)
 app.command("preprocess")(preprocess)
 app.add_typer(data.clips_app, name="clips")

@@ -3,6 +3,7 @@
 import resource
 import time
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -24,13 +25,14 @@ STEPS = 2
 
 @dataclass(frozen=True)
 class DryRunReport:
-    """What `covid-cmsf train --dry-run` prints, by name."""
+    """What `covid-cmsf train --dry-run` prints, by name, and the seconds of the fastest step after the first."""
 
     entries: dict[str, str]
+    seconds_per_step: float
 
 
-def dry_run(config: TrainConfig) -> DryRunReport:
-    """Train two steps and estimate the run from them. Guide caches are not filled: guides run live."""
+def dry_run(config: TrainConfig, *, num_steps: int = STEPS) -> DryRunReport:
+    """Train some steps and estimate the run from them. Guide caches are not filled: guides run live."""
     live = tuple(guide.model_copy(update={"cache": "none", "center": False}) for guide in config.guides)
     trial = config.model_copy(update={"guides": live})
     with distributed_context(config.runtime.device) as dist:
@@ -42,14 +44,16 @@ def dry_run(config: TrainConfig) -> DryRunReport:
         per_epoch = usable_batches(loader, step_config)
         batches = loader.epoch(0)
         marks, losses = [time.monotonic()], []
-        for number, batch in zip(range(STEPS), batches, strict=False):
+        for number, batch in zip(range(num_steps), batches, strict=False):
             result = forward_backward(components, batch, step_config, dist)
             lr, momentum = lr_and_momentum(trial, TrainState(batch=number), per_epoch)
             update(components, step_config, lr=lr, momentum=momentum)
             losses.append(result.loss)
             marks.append(time.monotonic())
         batches.close()
-        seconds = marks[-1] - marks[-2]  # the first step also starts workers and warms up
+        # The first step also starts workers and warms up; others may be disturbed by what else runs.
+        durations = [after - before for before, after in pairwise(marks)]
+        seconds = min(durations[1:] or durations)
         steps = config.schedule.epochs * per_epoch
         return DryRunReport(
             {
@@ -65,7 +69,8 @@ def dry_run(config: TrainConfig) -> DryRunReport:
                 "steps": f"{steps:,} ({config.schedule.epochs} epochs of {per_epoch})",
                 "time per step": f"{seconds:.2f} s",
                 "total time": f"about {format_duration(steps * seconds)}, a rough estimate from one step",
-            }
+            },
+            seconds,
         )
 
 

@@ -88,7 +88,7 @@ def extract_features(
     data = VideoDataset(clips, split_videos.records, split_videos.subsets, eval_protocol)
     if eval_model.needs_calibration:
         calibrate_(eval_model.network, data, device=device)
-    provenance = _build_provenance(
+    provenance = build_provenance(
         eval_model, clips, split_videos, eval_protocol, out, batch_size=batch_size, device=device, precision=precision
     )
     if out.exists():
@@ -143,7 +143,7 @@ def _extract_missing(
         shard_store.save(number, extract(islice(videos, len(shard_videos[number]))))
 
 
-def _build_provenance(
+def build_provenance(
     eval_model: EvalModel,
     clips: Clips,
     split_videos: SplitVideos,
@@ -154,6 +154,7 @@ def _build_provenance(
     device: torch.device,
     precision: str,
 ) -> Provenance:
+    """Return what the features of these videos depend on."""
     fields = {
         "encoder": eval_model.metadata.encoder,
         "origin": eval_model.origin,
