@@ -130,7 +130,10 @@ def test_an_old_clip_store_is_read_and_trained_on(tmp_path: Path) -> None:
     clips = open_clips(str(V0 / "clips"))
     assert len(clips.records) == 20 and clips.modalities == ("rgb", "flow")
     assert clips.read_raw(clips.records[0], "rgb", [0, 5]).shape == (2, 3, 48, 64)
-    assert clips.read_raw(clips.records[0], "flow", [0, 5]).shape == (2, 2, 48, 64)
+    levels = clips.read_raw(clips.records[0], "flow", [0, 5])
+    assert levels.shape == (2, 2, 48, 64)
+    flow = clips.read(clips.records[0], "flow", [0, 5])
+    torch.testing.assert_close(flow, levels.float() * 40 / 255 - 20, rtol=0, atol=1e-4)  # as version 0.1.0 read it
     method = {
         "name": "cmsf", "bank_size": 8, "num_candidates": 4, "k": 2,
         "head": {"projector": "coclr", "embedding_size": 8},
