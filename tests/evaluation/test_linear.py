@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from covid_cmsf.evaluation import chunks
 from covid_cmsf.evaluation.features.subsets import subset_indices
 from covid_cmsf.evaluation.probes.linear import (
     PENALTIES,
@@ -73,6 +74,21 @@ def test_features_that_nearly_lie_in_a_plane_are_fitted_to_the_optimum(penalty: 
     (F.cross_entropy(F.linear(rows, weight, bias), labels) + penalty / 2 * weight.square().sum()).backward()
     assert weight.grad is not None and bias.grad is not None
     assert float(weight.grad.abs().max()) < 1e-5 and float(bias.grad.abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("penalty", [1e-4, 1e-2, 1.0])
+def test_large_sets_are_fitted_in_fp32_to_nearly_the_same_optimum(
+    monkeypatch: pytest.MonkeyPatch, penalty: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(8, (900,), generator=generator)
+    rows = torch.randn(8, 24, generator=generator)[labels] + 1.5 * torch.randn(900, 24, generator=generator)
+    exact = fit_logistic(rows.double(), labels, penalty)
+    monkeypatch.setattr(chunks, "CHUNK_VALUES", 100 * 24)
+    fast = fit_logistic(rows, labels, penalty)
+    assert fast.weight.dtype == torch.float64
+    torch.testing.assert_close(fast.probabilities(rows, 8), exact.probabilities(rows, 8), rtol=0, atol=2e-3)
+    assert torch.equal(fast.predict(rows), fast.probabilities(rows, 8).argmax(1))
 
 
 def test_the_penalty_is_chosen_without_the_test_part() -> None:
