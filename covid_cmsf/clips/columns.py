@@ -89,56 +89,72 @@ class ColumnBuilder(Generic[Row]):
                 self._columns[name].extend(map(kind, columns[name]))
                 continue
             joined = "".join(columns[name])
-            values: Sequence[str | bytes] = columns[name] if joined.isascii() else list(map(_encode, columns[name]))
-            self._columns[f"{name} text"].frombytes(_encode(joined))
+            values: Sequence[str | bytes] = columns[name] if joined.isascii() else list(map(encode_text, columns[name]))
+            self._columns[f"{name} text"].frombytes(encode_text(joined))
             ends = self._columns[f"{name} ends"]
             ends.extend(islice(accumulate(map(len, values), initial=ends[-1]), 1, None))
         self._num_rows += len(next(iter(columns.values())))
+
+    def add_parsed(self, columns: "Mapping[str, tuple[bytes, Array] | Array]") -> None:
+        """Append rows, given as an array per number, and as all UTF-8 text and its lengths per field of text."""
+        for name, kind in self._types.items():
+            values = columns[name]
+            if isinstance(values, np.ndarray):
+                self._columns[name].frombytes(values.astype(TYPE_CODES[kind]).tobytes())
+                num_rows = len(values)
+            else:
+                text, lengths = values
+                ends = self._columns[f"{name} ends"]
+                self._columns[f"{name} text"].frombytes(text)
+                ends.frombytes((ends[-1] + np.cumsum(lengths, dtype=np.int64)).tobytes())
+                num_rows = len(lengths)
+        self._num_rows += num_rows
 
     def build(self) -> ColumnTable[Row]:
         """Return the table; the builder is empty afterwards."""
         return ColumnTable(self._row_type, ArrayBlock(self._columns), np.arange(self._num_rows, dtype=np.int32))
 
 
-def _encode(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
+    """Return the UTF-8 bytes; those of an undecodable name as they were."""
     return text.encode("utf-8", "surrogateescape")
 
 
 class ArrayBlock:
-    """Named arrays in one block of memory; takes the given ones out of their mapping, to need the memory once.
+    """Named arrays that worker processes share.
 
-    Pickled for a worker process (torch's multiprocessing), only a handle of shared memory is sent; pickled otherwise,
-    the content is.
+    Pickled for a worker process (torch's multiprocessing), they are moved into one block of shared memory, and only a
+    handle of it is sent; pickled otherwise, the content is.
     """
 
-    def __init__(self, arrays: "dict[str, array[Any]]") -> None:
+    def __init__(self, arrays: "Mapping[str, array[Any]]") -> None:
+        self._arrays = {name: np.asarray(one) for name, one in arrays.items()}
         self._layout: dict[str, tuple[str, int, int]] = {}  # name: (type code, byte offset, length)
-        offset = 0
-        for name, one in arrays.items():
-            self._layout[name] = one.typecode, offset, len(one)
-            offset += -(-len(one) * one.itemsize // 8) * 8
         self._shared: Any = None  # torch.Tensor: torch is slow to import and needed only here
-        self._map(np.empty(offset, np.uint8))
-        for name in self._layout:
-            self._arrays[name][:] = np.asarray(arrays.pop(name))
 
     def __getitem__(self, name: str) -> Array:
         return self._arrays[name]
-
-    def _map(self, block: NDArray[np.uint8]) -> None:
-        self._arrays = {
-            name: np.frombuffer(block, dtype, length, offset) for name, (dtype, offset, length) in self._layout.items()
-        }
-        self._block = block
 
     def __getstate__(self) -> dict[str, Any]:
         if self._shared is None:
             import torch
 
-            self._shared = torch.from_numpy(self._block).clone().share_memory_()
-            self._map(self._shared.numpy())
+            size = 0
+            for name, one in self._arrays.items():
+                self._layout[name] = one.dtype.char, size, len(one)
+                size += -(-one.nbytes // 8) * 8
+            self._shared = torch.empty(size, dtype=torch.uint8).share_memory_()
+            private, self._arrays = self._arrays, self._map()
+            for name, one in private.items():
+                self._arrays[name][:] = one
         return {"layout": self._layout, "shared": self._shared}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._layout, self._shared = state["layout"], state["shared"]
-        self._map(self._shared.numpy())
+        self._arrays = self._map()
+
+    def _map(self) -> dict[str, Array]:
+        block = self._shared.numpy()
+        return {
+            name: np.frombuffer(block, dtype, length, offset) for name, (dtype, offset, length) in self._layout.items()
+        }

@@ -29,7 +29,7 @@ def invalid_id_reason(video_id: str) -> str | None:
 
 def check_video_ids(video_ids: Sequence[str], origin: object) -> None:
     """Raise ValueError with the first string that can't be a video id; `origin` says where they were read."""
-    if _all_valid(video_ids):
+    if are_valid("/".join(["", *video_ids, ""])):
         return
     for number, video_id in enumerate(video_ids):
         if (reason := invalid_id_reason(video_id)) is not None:
@@ -56,9 +56,8 @@ def escape_name(name: str) -> str:
     return ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", name)
 
 
-def _all_valid(video_ids: Sequence[str]) -> bool:
-    """Check all ids at once, which is many times faster than one by one (a store may have 240,000)."""
-    text = "/".join(["", *video_ids, ""])  # so an empty id, and / at an end, give //
-    if any(part in text for part in ("\\", "//", "/./", "/../")):
+def are_valid(joined: str) -> bool:
+    """Check all ids at once, which is many times faster than one by one; they have a / between, before and after."""
+    if any(part in joined for part in ("\\", "//", "/./", "/../")):  # an empty id, and / at an end, give //
         return False
-    return text.isprintable() or CONTROL.search(text) is None
+    return joined.isprintable() or CONTROL.search(joined) is None

@@ -5,13 +5,11 @@ paths below the store: `names` says which are valid, and every table is checked 
 would take for a formula has a ' in front, which is taken off when it is read.
 """
 
-import csv
 import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from itertools import islice
 from operator import attrgetter, lt
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,17 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from covid_cmsf.clips.columns import CHUNK_SIZE, ColumnBuilder, ColumnTable
+from covid_cmsf.clips.columns import ColumnBuilder, ColumnTable, encode_text
 from covid_cmsf.clips.flow_codec import FlowLevels, motion_bound, size_bound
-from covid_cmsf.clips.names import check_texts, check_video_ids
+from covid_cmsf.clips.names import are_valid, check_texts, check_video_ids
+from covid_cmsf.clips.plain_csv import cut_cells, join_cells, parse_floats, parse_integers, read_blocks, split_plain
 from covid_cmsf.clips.row_counts import count_error, recorded_count
+from covid_cmsf.clips.tables import open_table, parse_block, read_columns, write_rows
 from covid_cmsf.config import Config, validate
-from covid_cmsf.files import atomic_path, check_file_size, escape_cell, file_sha256, read_text, unescape_cell
+from covid_cmsf.files import check_file_size, file_sha256, read_text
 
 FORMAT_VERSION: Literal[2] = 2
 KEYFRAME_DISTANCE = 8
 StoredModality = Literal["rgb", "flow"]
-NAME_COLUMNS = {"video_id", "source", "class_name", "reason"}  # text that may begin with = + - @
 
 
 @dataclass(frozen=True, slots=True)  # slots: a store may have a million records
@@ -57,7 +56,10 @@ class ClipRecord:
     flow_bound: float = 0.0  # pixels: the video's flow is clipped to +-flow_bound; 0: as in store.json
 
 
-get_required_fields = attrgetter(*(field.name for field in fields(ClipRecord) if field.default is MISSING))
+TYPES: dict[str, Any] = {field.name: field.type for field in fields(ClipRecord)}
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(ClipRecord) if field.default is not MISSING}
+REQUIRED = [name for name in TYPES if name not in DEFAULTS]
+get_required_fields = attrgetter(*REQUIRED)
 
 
 @dataclass(frozen=True)
@@ -83,26 +85,68 @@ def read_manifest(path: Path) -> ColumnTable[ClipRecord]:
 
 
 def _read_manifest(path: Path) -> ColumnTable[ClipRecord]:
-    defaults = {field.name: str(field.default) for field in fields(ClipRecord) if field.default is not MISSING}
-    required = [field.name for field in fields(ClipRecord) if field.name not in defaults]
-    table, last_id, is_sorted = ColumnBuilder(ClipRecord), "", True
-    for first_row, columns in _read_columns(path, required, optional=defaults):
-        ids = columns["video_id"]
-        is_sorted = is_sorted and (last_id < ids[0] or first_row == 2) and all(map(lt, ids, ids[1:]))
-        last_id = ids[-1]
-        check_video_ids(ids, f"{path}, from row {first_row} on")
-        check_texts([*columns["source"], *columns["class_name"]], path)
-        chunk = {**{name: [value] * len(ids) for name, value in defaults.items()}, **columns}
-        try:
-            table.add(chunk)
-        except ValueError:
-            raise _first_row_error(path, first_row, chunk) from None
+    table, last_id, is_sorted, row = ColumnBuilder(ClipRecord), b"", True, 2
+    with open_table(path, REQUIRED, DEFAULTS) as (names, file):
+        for block in read_blocks(file):
+            for ids in _add_block(table, block, names, path, row):
+                is_sorted = is_sorted and (last_id < ids[0] or row == 2) and all(map(lt, ids, ids[1:]))
+                last_id, row = ids[-1], row + len(ids)
     records = table.build()
     if not is_sorted:  # as `write_manifest` leaves it: then no two ids are equal
         duplicate = next((name for name, count in Counter(records.column("video_id")).items() if count > 1), None)
         if duplicate is not None:
             raise ValueError(f"{path}: two rows have video_id {duplicate!r}")
     return records
+
+
+def _add_block(
+    table: ColumnBuilder[ClipRecord], block: bytes, names: Sequence[str], path: Path, row: int
+) -> Iterator[Sequence[bytes]]:
+    """Append the rows of a block, of which the first has number `row`; yield the ids, some hundred or all at a time."""
+    plain = _parse_plain(block, names)
+    if plain is not None:
+        table.add_parsed(plain[1])
+        yield plain[0]
+        return
+    for columns in parse_block(block, names, path, first_row=row):
+        ids = columns["video_id"]
+        check_video_ids(ids, f"{path}, from row {row} on")
+        check_texts([*columns["source"], *columns["class_name"]], path)
+        chunk = {**{name: [str(value)] * len(ids) for name, value in DEFAULTS.items()}, **columns}
+        try:
+            table.add(chunk)
+        except ValueError:
+            raise _first_row_error(path, row, chunk) from None
+        row += len(ids)
+        yield [encode_text(one) for one in ids]
+
+
+def _parse_plain(block: bytes, names: Sequence[str]) -> tuple[list[bytes], dict[str, Any]] | None:
+    """Return ids and columns for `add_parsed`; None if anything in the block must be read the general way."""
+    if (cells := split_plain(block, [TYPES[name] is str for name in names])) is None:
+        return None
+    num_rows = len(cells[0])
+    columns: dict[str, Any] = {
+        name: (encode_text(value) * num_rows, np.full(num_rows, len(encode_text(value))))
+        if isinstance(value, str)
+        else np.full(num_rows, value)
+        for name, value in DEFAULTS.items()
+    }
+    ids: list[bytes] = []
+    for name, starts, ends in zip(names, cells[0].T, cells[1].T, strict=True):
+        if TYPES[name] is str:
+            columns[name] = join_cells(block, starts, ends), ends - starts
+        else:
+            columns[name] = (parse_integers if TYPES[name] is int else parse_floats)(block, starts, ends)
+        if columns[name] is None:
+            return None
+        if name == "video_id":
+            ids = cut_cells(block, starts, ends)
+    paths = b"/".join([b"", *ids, b""]).decode("utf-8", "surrogateescape")
+    texts = (columns["source"][0] + columns["class_name"][0]).decode("utf-8", "surrogateescape")
+    if "'" in paths or "'" in texts or not are_valid(paths) or not texts.isprintable():
+        return None
+    return ids, columns
 
 
 def _first_row_error(path: Path, first_row: int, columns: Mapping[str, Sequence[str]]) -> ValueError:
@@ -123,7 +167,7 @@ def write_manifest(path: Path, records: Iterable[ClipRecord]) -> None:
     ordered = sorted(records, key=attrgetter("video_id"))
     columns = used_columns(ordered)
     with recorded_count(path, len(ordered)):
-        _write_rows(path, columns, map(attrgetter(*columns), ordered))
+        write_rows(path, columns, map(attrgetter(*columns), ordered))
 
 
 def used_columns(records: Sequence[ClipRecord]) -> list[str]:
@@ -161,7 +205,7 @@ def read_failures(path: Path) -> list[Failure]:
         return []
     names = [field.name for field in fields(Failure)]
     failures = []
-    for first_row, columns in _read_columns(path, names):
+    for first_row, columns in read_columns(path, names):
         check_video_ids(columns["video_id"], f"{path}, from row {first_row} on")
         failures += [Failure(*values) for values in zip(*(columns[name] for name in names), strict=True)]
     return failures
@@ -170,13 +214,13 @@ def read_failures(path: Path) -> list[Failure]:
 def write_failures(path: Path, failures: Iterable[Failure]) -> None:
     """Write the failures sorted by video_id."""
     names = [field.name for field in fields(Failure)]
-    _write_rows(path, names, map(attrgetter(*names), sorted(failures, key=attrgetter("video_id"))))
+    write_rows(path, names, map(attrgetter(*names), sorted(failures, key=attrgetter("video_id"))))
 
 
 def read_split(path: Path) -> dict[str, str]:
     """Return {video_id: subset}, where the subset (column `split`) is train, test or val."""
     split: dict[str, str] = {}
-    for first_row, columns in _read_columns(path, ["video_id", "split"]):
+    for first_row, columns in read_columns(path, ["video_id", "split"]):
         check_video_ids(columns["video_id"], f"{path}, from row {first_row} on")
         split.update(zip(columns["video_id"], map(sys.intern, columns["split"]), strict=True))
     return split
@@ -184,45 +228,7 @@ def read_split(path: Path) -> dict[str, str]:
 
 def write_split(path: Path, split: Mapping[str, str]) -> None:
     """Write {video_id: subset} sorted by video_id."""
-    _write_rows(path, ["video_id", "split"], sorted(split.items()))
-
-
-def _read_columns(
-    path: Path, required: Iterable[str], optional: Iterable[str] = ()
-) -> Iterator[tuple[int, dict[str, list[str]]]]:
-    """Yield (number of the first row, {column: values}) for some thousand rows at a time."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no table {path}")
-    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file)
-        names = next(reader, [])
-        if not set(required) <= set(names) <= {*required, *optional} or len(set(names)) != len(names):
-            raise ValueError(f"{path}: columns are {names}, expected {list(required)}")
-        rows, number = filter(None, reader), 2
-        try:
-            while chunk := list(islice(rows, CHUNK_SIZE)):
-                malformed = next((i for i, row in enumerate(chunk) if len(row) != len(names)), None)
-                if malformed is not None:
-                    raise ValueError(f"{path}, row {number + malformed}: wrong number of columns")
-                columns = dict(zip(names, map(list, zip(*chunk, strict=True)), strict=True))
-                for name in NAME_COLUMNS & columns.keys():
-                    if "'" in "".join(columns[name]):  # rare, and asked at once: a store may have a million rows
-                        columns[name] = list(map(unescape_cell, columns[name]))
-                yield number, columns
-                number += len(chunk)
-        except csv.Error as error:
-            raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
-
-
-def _write_rows(path: Path, columns: list[str], rows: Iterable[Sequence[object]]) -> None:
-    with (
-        atomic_path(path) as temporary,
-        temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
-    ):
-        # All text is quoted: csv does not quote a lone carriage return in a name, and then can't read it back.
-        writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-        writer.writerow(columns)
-        writer.writerows(map(escape_cell, row) for row in rows)
+    write_rows(path, ["video_id", "split"], sorted(split.items()))
 
 
 # store.json

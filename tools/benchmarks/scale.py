@@ -60,7 +60,12 @@ def _make_record(number: int) -> ClipRecord:
     name = f"playing instrument number {label}"
     video = digest[:11]  # as an id of YouTube
     video_id = f"{name}/{video}_{number % 300:06d}_{number % 300 + 10:06d}"
-    return ClipRecord(video_id, video, name, label, 300, 299, 29.97, 340, 256, digest)
+    return ClipRecord(
+        video_id, video, name, label, 300, 299, 29.97, 340, 256, digest,
+        source_bytes=2_000_000 + number, source_mtime_ns=1_700_000_000_123_456_789 + number,
+        rgb_bytes=1_500_000 + number, flow_bytes=900_000 + number,
+        rgb_sha256=digest[::-1], flow_sha256=digest[32:] + digest[:32], flow_bound=20.0,
+    )  # fmt: skip
 
 
 def measure_open(store: str) -> None:
@@ -87,9 +92,9 @@ def measure_open(store: str) -> None:
 
 
 def _time(name: str, results: dict[str, float], work: Callable[[], Any]) -> Any:
-    start = time.perf_counter()
+    start = time.perf_counter(), time.process_time()
     value = work()
-    results[f"{name}_s"] = time.perf_counter() - start
+    results[f"{name}_s"], results[f"{name}_cpu_s"] = time.perf_counter() - start[0], time.process_time() - start[1]
     return value
 
 
