@@ -55,11 +55,14 @@ def retrieval(
     \b
     covid-cmsf evaluate retrieval rgb.features
     """
-    from covid_cmsf.evaluation.features.stale import load_current_features
+    from covid_cmsf.evaluation.preflight import load_checked
     from covid_cmsf.evaluation.render import retrieval_table
     from covid_cmsf.evaluation.retrieval import evaluate_retrieval
 
-    loaded = load_current_features(features, allow_stale=allow_stale)
+    (loaded,) = load_checked(
+        [features], gallery=gallery, query=query, val_fraction=val_fraction, seed=seed,
+        allow_shared_sources=allow_shared_sources, allow_stale=allow_stale, out=out,
+    )  # fmt: skip
     result = evaluate_retrieval(
         loaded,
         gallery=gallery,
@@ -129,10 +132,13 @@ def linear(
     clip_options = {**overrides, **protocol_options, "branch": branch, "protocol": protocol, "split": split}
     if given := [name.removeprefix("num_") for name, value in clip_options.items() if value is not None]:
         raise ValueError(f"--{given[0].replace('_', '-')} goes with CLIPS; a features file has it settled already")
-    from covid_cmsf.evaluation.features.stale import load_current_features
+    from covid_cmsf.evaluation.preflight import load_checked
     from covid_cmsf.evaluation.render import linear_table
 
-    loaded = load_current_features(features, allow_stale=allow_stale)
+    (loaded,) = load_checked(
+        [features], linear=probe == "protocol", gallery=gallery, query=query, val_fraction=val_fraction, seed=seed,
+        allow_shared_sources=allow_shared_sources, allow_stale=allow_stale, out=out,
+    )  # fmt: skip
     result = evaluate_linear(
         loaded,
         gallery=gallery,
@@ -165,11 +171,14 @@ def knn(
     \b
     covid-cmsf evaluate knn rgb.features
     """
-    from covid_cmsf.evaluation.features.stale import load_current_features
     from covid_cmsf.evaluation.knn import evaluate_knn
+    from covid_cmsf.evaluation.preflight import load_checked
     from covid_cmsf.evaluation.render import knn_table
 
-    loaded = load_current_features(features, allow_stale=allow_stale)
+    (loaded,) = load_checked(
+        [features], num_neighbors=k, gallery=gallery, query=query, val_fraction=val_fraction, seed=seed,
+        allow_shared_sources=allow_shared_sources, allow_stale=allow_stale, out=out,
+    )  # fmt: skip
     result = evaluate_knn(
         loaded,
         num_neighbors=k,
@@ -210,15 +219,20 @@ def fusion(
     covid-cmsf evaluate fusion rgb.features flow.features
     """
     from covid_cmsf.evaluation.features.file import holds_probabilities, load_probabilities
-    from covid_cmsf.evaluation.features.stale import load_current_features
     from covid_cmsf.evaluation.fusion import evaluate_fusion, fuse_probabilities
+    from covid_cmsf.evaluation.preflight import check_result_file, load_checked
     from covid_cmsf.evaluation.render import fusion_table
+    from covid_cmsf.preflight import raise_problems
 
     if holds_probabilities(first):
+        raise_problems([] if out is None else check_result_file(out))
         result_of_probabilities = fuse_probabilities(load_probabilities(first), load_probabilities(second), seed=seed)
         print_result("fusion", result_of_probabilities, fusion_table(result_of_probabilities), out, as_json)
         return
-    streams = [load_current_features(path, allow_stale=allow_stale) for path in (first, second)]
+    streams = load_checked(
+        [first, second], gallery=gallery, query=query, val_fraction=val_fraction, seed=seed,
+        allow_shared_sources=allow_shared_sources, allow_stale=allow_stale, out=out,
+    )  # fmt: skip
     result = evaluate_fusion(
         streams[0],
         streams[1],
@@ -262,10 +276,17 @@ def baselines(
     from covid_cmsf.clips import open_clips
     from covid_cmsf.devices import choose_device
     from covid_cmsf.evaluation.baselines import create_baseline_models, evaluate_baselines
+    from covid_cmsf.evaluation.preflight import check_measurements, check_result_file, split_table
     from covid_cmsf.evaluation.render import baselines_table
     from covid_cmsf.logs import progress_bar
+    from covid_cmsf.preflight import raise_problems
 
     opened = open_clips(clips)
+    problems = [] if out is None else check_result_file(out)
+    videos = split_table(opened, split)
+    raise_problems(
+        [*problems, *check_measurements(videos, gallery=gallery, query=query, allow_shared_sources=False, linear=True)]
+    )
     if features is not None:
         features.mkdir(parents=True, exist_ok=True)
     features_folder = TemporaryDirectory() if features is None else nullcontext(str(features))

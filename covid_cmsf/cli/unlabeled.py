@@ -22,11 +22,11 @@ def neighbors(
     \b
     covid-cmsf evaluate neighbors rgb.features --video cats/kitten
     """
-    from covid_cmsf.evaluation.features.stale import load_current_features
     from covid_cmsf.evaluation.neighbors import find_neighbors
+    from covid_cmsf.evaluation.preflight import load_checked
     from covid_cmsf.evaluation.render import neighbors_table
 
-    loaded = load_current_features(features, allow_stale=allow_stale)
+    (loaded,) = load_checked([features], allow_stale=allow_stale, out=out)
     result = find_neighbors(loaded, video or (), k=k)
     print_result("neighbors", result, neighbors_table(result), out, as_json)
     report_skipped(loaded.skipped)
@@ -47,12 +47,11 @@ def unlabeled(
     \b
     covid-cmsf evaluate unlabeled rgb.features flow.features
     """
-    from covid_cmsf.evaluation.features.stale import load_current_features
     from covid_cmsf.evaluation.label_free import label_free_measures
+    from covid_cmsf.evaluation.preflight import load_checked
     from covid_cmsf.evaluation.render import label_free_table
 
-    loaded = load_current_features(features, allow_stale=allow_stale)
-    others = [load_current_features(path, allow_stale=allow_stale) for path in other or ()]
+    loaded, *others = load_checked([features, *(other or ())], allow_stale=allow_stale, out=out)
     result = label_free_measures(loaded, others, k=k)
     print_result("unlabeled", result, label_free_table(result), out, as_json)
     report_skipped([skipped for one in (loaded, *others) for skipped in one.skipped])

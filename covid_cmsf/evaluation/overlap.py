@@ -31,7 +31,13 @@ class Overlap:
 
 
 def check_overlap(
-    videos: VideoTable, first: Tensor, second: Tensor, *, names: tuple[str, str], allow_shared_sources: bool
+    videos: VideoTable,
+    first: Tensor,
+    second: Tensor,
+    *,
+    names: tuple[str, str],
+    allow_shared_sources: bool,
+    warn: bool = True,
 ) -> Overlap:
     """Compare the indices of two subsets, called `names` in messages; ValueError for what is not allowed."""
     if len(shared := torch.isin(first, second).nonzero()):
@@ -54,7 +60,7 @@ def check_overlap(
             f"{len(siblings)} sources are in both {names[0]!r} and {names[1]!r} with clips of the same class, for "
             f"example {siblings[0]!r}: their clips would find each other. {advice}; the result records it"
         )
-    if len(sources) > len(siblings):
+    if warn and len(sources) > len(siblings):
         logger.warning(
             "%d sources are in both %r and %r, in different classes", len(sources) - len(siblings), names[0], names[1]
         )

@@ -1,17 +1,24 @@
 """What can be known before features are extracted is said before, and nothing is written."""
 
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner, Result
 
+from covid_cmsf import preflight as preflight_module
+from covid_cmsf.cli.app import app
 from covid_cmsf.clips import open_clips
 from covid_cmsf.evaluation.features.extract import extract_features
+from covid_cmsf.evaluation.features.file import save_features
 from covid_cmsf.evaluation.features.model import create_random_model
 from covid_cmsf.evaluation.preflight import check_extraction, check_measurements, is_labeled, split_table
 from covid_cmsf.preflight import PreflightError
 from covid_cmsf.views.modalities import get_modality
+from tests.evaluation.factories import synthetic_features
 from tests.factories import make_table_store
 
 
@@ -66,3 +73,77 @@ def test_measurements_need_labels_subsets_and_two_sources_per_class(tmp_path: Pa
     assert "every class has a single source" in problem.message
     unlabeled = split_table(open_clips(make_table_store(tmp_path / "unlabeled", labeled=False)), "1")
     assert not is_labeled(unlabeled)
+
+
+# `evaluate` on features files
+
+
+def evaluate(command: str, *args: object) -> Result:
+    return CliRunner().invoke(app, ["evaluate", command, *map(str, args)])
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> Path:
+    """Four classes, 32 training and 16 test videos."""
+    save_features(tmp_path / "rgb.features", synthetic_features())
+    return tmp_path / "rgb.features"
+
+
+@pytest.mark.parametrize("command", ["retrieval", "linear", "knn", "fusion", "neighbors", "unlabeled"])
+def test_a_result_that_cannot_be_written_is_said_before_anything_is_measured(features: Path, command: str) -> None:
+    files = [features, features] if command == "fusion" else [features]
+    for out, message in ((features.parent / "no" / "r.json", "no folder"), (features.parent, "is a folder")):
+        result = evaluate(command, *files, "--out", out)
+        assert isinstance(result.exception, PreflightError) and message in str(result.exception)
+    assert [path.name for path in features.parent.iterdir()] == ["rgb.features"]
+
+
+def test_all_problems_of_an_evaluation_are_told_at_once(features: Path) -> None:
+    result = evaluate("knn", features, "--gallery", "val", "--query", "tests", "--k", 99, "--out", "/no/r.json")
+    first, *lines = str(result.exception).splitlines()
+    assert first == "2 problems, nothing was started:"
+    assert "no folder /no" in lines[0] and "unknown subset 'tests'" in lines[1]
+    result = evaluate("knn", features, "--k", 33, "--gallery", "test", "--query", "test")
+    lines = str(result.exception).splitlines()
+    assert len(lines) == 3 and "in common" in lines[1] and "k = 33" in lines[2]
+    assert evaluate("knn", features, "--k", 32).exit_code == 0
+
+
+def test_two_files_are_both_looked_at(features: Path) -> None:
+    (features.parent / "no.features").write_bytes(b"nothing")
+    result = evaluate("fusion", features.parent / "no.features", features.parent / "absent.features")
+    assert isinstance(result.exception, ValueError | FileNotFoundError)
+    result = evaluate("unlabeled", features.parent / "no.features", features.parent / "absent.features")
+    lines = str(result.exception).splitlines()
+    assert len(lines) == 3 and "no.features" in lines[1] and "absent.features" in lines[2]
+
+
+def test_a_probe_needs_two_classes_and_two_sources(features: Path) -> None:
+    loaded = synthetic_features()
+    one = replace(loaded, videos=replace(loaded.videos, labels=torch.zeros_like(loaded.videos.labels)))
+    features.unlink()
+    save_features(features, one)
+    assert "a classifier needs at least two classes" in str(evaluate("linear", features).exception)
+    single = synthetic_features(num_sources=3)  # two of training per class
+    videos = replace(single.videos, sources=tuple(f"s{label}" for label in single.videos.labels.tolist()))
+    features.unlink()
+    save_features(features, replace(single, videos=videos))
+    result = evaluate("linear", features, "--allow-shared-sources")
+    assert isinstance(result.exception, PreflightError) and "every class has a single source" in str(result.exception)
+    assert evaluate("linear", features, "--allow-shared-sources", "--probe", "compress").exit_code == 0
+
+
+def test_classes_without_a_gallery_video_are_a_warning(features: Path, caplog: pytest.LogCaptureFixture) -> None:
+    loaded = synthetic_features()
+    labels = loaded.videos.labels.clone()
+    labels[[i for i, subset in enumerate(loaded.videos.subsets) if subset == "train"]] %= 3
+    features.unlink()
+    save_features(features, replace(loaded, videos=replace(loaded.videos, labels=labels)))
+    with caplog.at_level(logging.WARNING):
+        assert evaluate("retrieval", features).exit_code == 0
+    assert "1 of the 4 classes of 'test' have no video in 'train', for example 'c3'" in caplog.text
+
+
+def test_features_that_do_not_fit_into_memory_are_not_read(features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight_module, "available_memory", lambda: 1000.0)
+    assert "of memory, and 1 kB are available" in str(evaluate("retrieval", features).exception)
