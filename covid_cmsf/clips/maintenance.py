@@ -22,6 +22,7 @@ from covid_cmsf.clips.records import (
     StoreInfo,
     clip_path,
     info_to_json,
+    raise_conflict,
     verify_clip,
     write_failures,
     write_manifest,
@@ -128,6 +129,8 @@ def merge_stores(
     for store in stores[1:]:
         _check_same_format(first, store)
     _check_labels(stores)
+    for name in {name for store in stores for name in store.splits}:
+        _merge_splits(stores, name)  # before any file is linked
     records: dict[str, ClipRecord] = {}
     origin: dict[str, ClipStore] = {}
     for store in stores:
@@ -146,8 +149,7 @@ def merge_stores(
     failures: dict[str, Failure] = {failure.video_id: failure for store in stores for failure in store.failures}
     (out / "splits").mkdir(parents=True, exist_ok=True)
     for name in sorted({name for store in stores for name in store.splits}):
-        merged = {key: subset for store in stores for key, subset in store.splits.get(name, {}).items()}
-        write_split(out / "splits" / f"{name}.csv", merged)
+        write_split(out / "splits" / f"{name}.csv", _merge_splits(stores, name))
     write_failures(out / "failures.csv", (f for f in failures.values() if f.video_id not in records))
     accept_failures(
         out, [f.video_id for store in stores for f in read_accepted(store.path) if f.video_id not in records]
@@ -155,6 +157,19 @@ def merge_stores(
     write_text_atomic(out / "store.json", info_to_json(_merged_info(stores)))
     write_manifest(out / "manifest.csv", records.values())
     return linked, copied
+
+
+def _merge_splits(stores: Sequence[ClipStore], name: str) -> dict[str, str]:
+    """Return {video_id: subset} of all stores; ValueError if two disagree about a video."""
+    merged: dict[str, str] = {}
+    for store in stores:
+        split = store.splits.get(name, {})
+        raise_conflict(
+            ((video_id, merged.get(video_id, subset), subset) for video_id, subset in split.items()),
+            f"split {name} of the stores",
+        )
+        merged.update(split)
+    return merged
 
 
 def _content(record: ClipRecord) -> ClipRecord:

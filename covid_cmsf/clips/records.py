@@ -218,12 +218,23 @@ def write_failures(path: Path, failures: Iterable[Failure]) -> None:
 
 
 def read_split(path: Path) -> dict[str, str]:
-    """Return {video_id: subset}, where the subset (column `split`) is train, test or val."""
+    """Return {video_id: subset}, where the subset (column `split`) is train, test or val; ValueError if one has two."""
     split: dict[str, str] = {}
     for first_row, columns in read_columns(path, ["video_id", "split"]):
         check_video_ids(columns["video_id"], f"{path}, from row {first_row} on")
-        split.update(zip(columns["video_id"], map(sys.intern, columns["split"]), strict=True))
+        rows = list(zip(columns["video_id"], map(sys.intern, columns["split"]), strict=True))
+        num_before = len(split)
+        split.update(rows)
+        if len(split) < num_before + len(rows):  # some video is listed twice
+            raise_conflict(((video_id, subset, split[video_id]) for video_id, subset in rows), path)
     return split
+
+
+def raise_conflict(listed: Iterable[tuple[str, str, str]], origin: object) -> None:
+    """Raise ValueError for the first (video_id, subset, other subset) that has two different subsets."""
+    for video_id, subset, other in listed:
+        if subset != other:
+            raise ValueError(f"{origin}: {video_id!r} is listed twice, in {subset!r} and in {other!r}")
 
 
 def write_split(path: Path, split: Mapping[str, str]) -> None:

@@ -10,10 +10,11 @@ A path is a file or a folder of files, of any of these kinds:
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from covid_cmsf.clips.records import read_split
+from covid_cmsf.clips.records import raise_conflict, read_split
 
 logger = logging.getLogger(__name__)
 Splits = dict[str, dict[str, str]]  # {name of the split: {video id: subset}}
@@ -22,7 +23,7 @@ OUR_HEADER = re.compile(r'^"?video_id"?,"?split"?\s*$')
 
 
 def read_split_files(path: Path, video_ids: Iterable[str]) -> Splits:
-    """Return the splits in a file or folder, for these videos; ValueError if none of them is listed.
+    """Return the splits in a file or folder, for these videos; ValueError if none is listed, or one in two subsets.
 
     Our own file is named by its stem (`1.csv` is split "1"), a list by its number. Listed videos that the clips do not
     have are counted in a warning.
@@ -39,7 +40,8 @@ def read_split_files(path: Path, video_ids: Iterable[str]) -> Splits:
             if (video_id := _find(listed, known)) is None:
                 num_missing += 1
             else:
-                splits.setdefault(name, {})[video_id] = subset
+                known_subset = splits.setdefault(name, {}).setdefault(video_id, subset)
+                raise_conflict([(video_id, known_subset, subset)], f"{path}, split {name}")
     if not num_listed:
         raise ValueError(
             f"{path} has no split: expected columns video_id and split, or lists named trainlist01.txt, "
@@ -69,12 +71,12 @@ def _read_file(path: Path) -> Iterable[tuple[str, str, str]]:
 
 
 def _by_listed_name(video_ids: Iterable[str]) -> dict[str, str]:
-    """Return {a name that a list may use: video id}: the id, and its last folder and name."""
-    known: dict[str, str] = {}
-    for video_id in video_ids:
-        known["/".join(video_id.split("/")[-2:])] = video_id
-        known[video_id] = video_id
-    return known
+    """Return {a name that a list may use: video id}: the id, and its last folder and name if unique."""
+    ids = list(video_ids)
+    short_names = ["/".join(video_id.split("/")[-2:]) for video_id in ids]
+    counts = Counter(short_names)
+    known = {name: video_id for name, video_id in zip(short_names, ids, strict=True) if counts[name] == 1}
+    return known | {video_id: video_id for video_id in ids}
 
 
 def _find(listed: str, known: dict[str, str]) -> str | None:

@@ -219,13 +219,14 @@ def _view_text(view: tuple[int, int, int]) -> str:
 def check_init(config: TrainConfig, trained: TrainedOn) -> list[Problem]:
     """Check that `init` is a network for this modality."""
     seen = get_modality(config.modality, flow_style=config.views.flow_style)
-    if trained.in_channels == seen.num_channels:
+    same_kind = trained.modality == "unknown" or (trained.modality == "flow") == (seen.name == "flow")
+    if trained.in_channels == seen.num_channels and same_kind:
         return []
     return [
         Problem(
             f"init: {config.init} is a network for {trained.modality} ({trained.in_channels} channels), and this run "
             f"is on {seen.name} ({seen.num_channels} channels); start from a network for {seen.name}, or convert it "
-            "with `covid-cmsf weights import --channels`"
+            "with `covid-cmsf weights import --channels --adapt`"
         )
     ]
 

@@ -165,6 +165,16 @@ def test_stores_that_differ_are_not_merged(finished_store: Path, copy: Path, tmp
         merge_stores([first], finished_store)
 
 
+def test_stores_that_disagree_about_a_subset_are_not_merged(finished_store: Path, copy: Path, tmp_path: Path) -> None:
+    first, second = ClipStore.open(finished_store), ClipStore.open(copy)
+    name, split = next(iter(second.splits.items()))
+    changed = {video_id: "train" if subset == "test" else "test" for video_id, subset in split.items()}
+    write_split(copy / "splits" / f"{name}.csv", changed)
+    with pytest.raises(ValueError, match="is listed twice, in"):
+        merge_stores([first, ClipStore.open(copy)], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_merging_the_same_store_twice_gives_that_store(finished_store: Path, tmp_path: Path) -> None:
     store = ClipStore.open(finished_store)
     linked, copied = merge_stores([store, store], tmp_path / "out")

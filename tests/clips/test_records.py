@@ -70,6 +70,14 @@ def test_splits_and_failures_come_back_equal(tmp_path: Path) -> None:
     assert read_failures(tmp_path / "absent.csv") == []
 
 
+def test_a_video_in_two_subsets_of_a_split_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("video_id,split\na,train\nb,test\na,train\n")
+    assert read_split(tmp_path / "1.csv") == {"a": "train", "b": "test"}
+    (tmp_path / "1.csv").write_text("video_id,split\na,train\nb,test\na,test\n")
+    with pytest.raises(ValueError, match=r"1\.csv: 'a' is listed twice, in 'train' and in 'test'"):
+        read_split(tmp_path / "1.csv")
+
+
 @pytest.mark.parametrize("video_id", INVALID_IDS)
 def test_ids_that_could_lead_out_of_the_store_are_refused_in_every_table(tmp_path: Path, video_id: str) -> None:
     write_manifest(tmp_path / "m.csv", [RECORD, replace(RECORD, video_id=video_id)])

@@ -42,6 +42,15 @@ def test_our_own_table_is_read_as_a_file_and_in_a_folder(tmp_path: Path) -> None
     assert read_split_files(tmp_path, IDS) == {"1": EXPECTED, "mine": {IDS[0]: "train"}}
 
 
+def test_a_video_in_two_lists_and_a_name_of_two_videos_are_no_silent_choice(tmp_path: Path) -> None:
+    (tmp_path / "trainlist01.txt").write_text("x/a.avi\nx/b.avi\n")
+    (tmp_path / "testlist01.txt").write_text("x/c.avi\n")
+    assert read_split_files(tmp_path, ["x/a", "p/x/b", "q/x/b", "x/c"]) == {"1": {"x/a": "train", "x/c": "test"}}
+    (tmp_path / "testlist01.txt").write_text("x/a.avi\n")
+    with pytest.raises(ValueError, match="split 1: 'x/a' is listed twice, in 'test' and in 'train'"):
+        read_split_files(tmp_path, ["x/a", "x/b"])
+
+
 def test_what_is_no_split_is_explained(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no split file or folder"):
         read_split_files(tmp_path / "nothing", IDS)

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 from pathlib import Path
 
 import cv2
@@ -191,6 +192,13 @@ def test_a_damaged_video_of_an_lmdb_is_named_and_leaves_the_others_readable(
     with pytest.raises(ValueError, match=r"x_frame\.lmdb"):
         clips.read_raw(clips.records[1], "rgb", [0])
     assert clips.read_raw(clips.records[0], "rgb", [0]).shape == (1, 3, 64, 64)
+
+
+def test_an_lmdb_without_msgpack_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = small_lmdb(tmp_path / "x_frame.lmdb")
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    with pytest.raises(ValueError, match=r"needs `pip install covid-cmsf\[coclr\]`"):
+        open_clips(path)
 
 
 def test_names_in_an_lmdb_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from covid_cmsf.models import EncoderMetadata, create_model, save_encoder
 from covid_cmsf.preflight import PreflightError, Problem, check_disk, check_memory, raise_problems
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.dry_run import dry_run
-from covid_cmsf.training.preflight import check_training
+from covid_cmsf.training.preflight import TrainedOn, check_training, check_weights
 from covid_cmsf.training.run import run_training
 from tests.factories import make_table_store
 from tests.training.factories import make_config
@@ -190,6 +190,14 @@ def test_init_is_a_network_for_this_modality(store: Path, guide: str) -> None:
     (line,) = errors(make_config(store, init=guide))
     assert "is a network for flow (2 channels), and this run is on rgb (3 channels)" in line
     assert not errors(make_config(store, init=guide, modality="flow"))
+
+
+def test_init_of_another_kind_is_found_although_it_has_as_many_channels(store: Path) -> None:
+    planned = {"flow.pt": TrainedOn("flow", 3, None), "rgb.pt": TrainedOn("rgb", 3, None)}  # CoCLR's flow is an image
+    config = make_config(store, init="flow.pt")
+    (problem,) = check_weights(config, planned)
+    assert "flow.pt is a network for flow (3 channels), and this run is on rgb" in problem.message
+    assert not check_weights(make_config(store, init="rgb.pt"), planned)
 
 
 def test_short_videos_are_a_warning_unless_all_are(store: Path, tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def _open_environment(path: Path, process: int) -> Any:
         raise FileNotFoundError(f"no LMDB at {path}")
     try:
         import lmdb
+        import msgpack  # noqa: F401 (used later: without it every value would look damaged)
     except ImportError:
         raise ValueError("reading LMDB files needs `pip install covid-cmsf[coclr]`") from None
     data = path / "data.mdb" if path.is_dir() else path
@@ -101,10 +102,14 @@ def _open_environment(path: Path, process: int) -> Any:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn whatever damaged pages and values lead to in the block into a ValueError that names the file."""
+    """Turn what damaged pages and values lead to in the block into a ValueError that names the file."""
+    import lmdb
+    import msgpack
+
+    damage = (lmdb.Error, msgpack.UnpackException, ValueError, TypeError, LookupError, AttributeError)
     try:
         yield
-    except Exception as error:
+    except (*damage, OverflowError, MemoryError) as error:  # the last two: sizes that nothing has
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
 
