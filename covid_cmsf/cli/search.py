@@ -55,6 +55,7 @@ def index(
     windows: Windows = None,
     clips: StoreOption = None,
     update: bool = typer.Option(False, "--update", help="Add the videos that the index does not have yet."),
+    faiss: bool = typer.Option(False, "--faiss", help="Also for approximate search, above a million windows."),
     workers: Workers = 0,
     device: Device = "auto",
     force: Force = False,
@@ -92,6 +93,7 @@ def index(
         with interrupt_on_sigterm():
             added, skipped = add_to_index(out, source, extraction=extraction)
         typer.echo(f"{out}: {added} videos added")
+        _add_faiss(out, faiss)
         report_skipped(skipped)
         return
     if out.exists() and not (force and (out / INDEX_FILE).is_file()) and not _is_unfinished(out):
@@ -106,10 +108,12 @@ def index(
         built, kept = index_features(sources, clips=clips, encoders=encoders)
         save_index(out, built, kept)
         _describe(out, built, kept)
+        _add_faiss(out, faiss)
     else:
         with interrupt_on_sigterm():
             built, skipped = index_videos(source, encoders, out, extraction=extraction)
         _describe(out, built, {encoder.name: encoder for encoder in encoders})
+        _add_faiss(out, faiss)
         report_skipped(skipped)
 
 
@@ -125,6 +129,21 @@ def _describe(out: Path, built: "SearchIndex", encoders: "dict[str, IndexEncoder
         typer.echo(f"no weights of {', '.join(without)} found: queries by video files need them (--weights)", err=True)
 
 
+def _add_faiss(out: Path, wanted: bool) -> None:
+    """Write what approximate search needs, and print the recall that it loses."""
+    from covid_cmsf.search.approximate import TOP, WORTHWHILE, ApproximateSearch, measure_recall
+    from covid_cmsf.search.index import load_index
+
+    if not wanted:
+        return
+    approximate = ApproximateSearch.build(load_index(out))
+    recall = measure_recall(approximate)
+    approximate.save(out, recall=recall)
+    typer.echo(f"faiss finds {100 * recall:.1f} % of the exact {TOP} nearest videos")
+    if all(len(one.videos) < WORTHWHILE for one in approximate.index.windows.values()):
+        typer.echo(f"below {WORTHWHILE:,} windows exact search, the default, is fast enough", err=True)
+
+
 @app.command()
 def query(
     folder: Index,
@@ -137,6 +156,7 @@ def query(
     as_csv: Csv = False,
     html: Path | None = typer.Option(None, "--html", help="Also write a page with pictures.", show_default=False),
     clips: StoreOption = None,
+    faiss: bool = typer.Option(False, "--faiss", help="Approximate search; the index must have been built so."),
 ) -> None:
     """Print the videos that are most like a video, or like a part of it, and where.
 
@@ -146,14 +166,16 @@ def query(
     covid-cmsf search query index dance/v_01 --start 12.5 --end 15 --top 5
     covid-cmsf search query index my.mp4 --html results.html
     """
+    from covid_cmsf.search.approximate import ApproximateSearch
     from covid_cmsf.search.find import find_videos, open_query
     from covid_cmsf.search.index import load_index
 
     if html is not None and not html.parent.is_dir():
         raise FileNotFoundError(f"no folder {html.parent} to write {html.name} into")
     opened = load_index(folder)
+    approximate = ApproximateSearch.load(folder, opened) if faiss else None
     asked = open_query(opened, video, start=start, end=end, modality=modality)
-    found = find_videos(opened, asked, top=top, modality=modality)
+    found = find_videos(opened, asked, top=top, modality=modality, approximate=approximate)
     rows = [
         {
             "video": one.video_id,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from covid_cmsf.search.approximate import ApproximateSearch
 from covid_cmsf.search.files import FileEmbedder
 from covid_cmsf.search.index import SearchIndex, load_index, modality_weights
 from covid_cmsf.search.query import search, video_rows
@@ -119,14 +120,22 @@ def open_query(
     )
 
 
-def find_videos(index: SearchIndex, query: Query, *, top: int = 20, modality: str = "fused") -> list[FoundVideo]:
-    """Return the `top` videos most like a query, without the query itself."""
+def find_videos(
+    index: SearchIndex,
+    query: Query,
+    *,
+    top: int = 20,
+    modality: str = "fused",
+    approximate: ApproximateSearch | None = None,
+) -> list[FoundVideo]:
+    """Return the `top` videos most like a query, without the query itself; `approximate` proposes them if given."""
+    candidates = None if approximate is None else approximate.propose(query.vectors, modality=modality, top=top + 1)
     exclude = frozenset() if query.video is None else frozenset({query.video})
     weights = modality_weights(index, modality)
     leading = max(weights, key=lambda name: weights[name])
     span, rate = index.windows[leading].span, query.fps if query.fps > 0 else 1.0
     found = []
-    for match in search(index, query.vectors, top=top, modality=modality, exclude=exclude):
+    for match in search(index, query.vectors, top=top, modality=modality, exclude=exclude, candidates=candidates):
         video = index.videos[match.video]
         first = int(query.starts[leading][match.query_window])
         found.append(

@@ -228,8 +228,9 @@ def save_index(folder: Path | str, index: SearchIndex, encoders: Mapping[str, In
     }
     write_text_atomic(new / INDEX_FILE, json.dumps(content, indent=1))
     (folder / INDEX_FILE).unlink(missing_ok=True)
-    for old in folder.glob("*.encoder.*"):
-        old.unlink()
+    for pattern in ("*.encoder.*", "*.faiss", "faiss.json"):  # they belong to the older vectors
+        for old in folder.glob(pattern):
+            old.unlink()
     for path in sorted(new.iterdir(), key=lambda path: path.name == INDEX_FILE):
         path.replace(folder / path.name)
     new.rmdir()

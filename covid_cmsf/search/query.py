@@ -9,7 +9,7 @@ their scores.
 # Q query windows, W windows, N videos, D feature, K results
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -44,6 +44,7 @@ def search(
     top: int = 20,
     modality: str = "fused",
     exclude: frozenset[int] = frozenset(),
+    candidates: Tensor | None = None,
 ) -> list[Match]:
     """Return the `top` videos most like the query, best first; equal scores are ordered by video.
 
@@ -53,6 +54,7 @@ def search(
         top: number of videos.
         modality: one of the index, or fused.
         exclude: videos that are left out, such as the query itself.
+        candidates: the only videos that are compared, ascending; None: all. Ranks are among them.
     """
     if top < 1:
         raise ValueError(f"top = {top}: must be at least 1")
@@ -60,7 +62,7 @@ def search(
     if missing := [name for name in weights if name not in queries or len(queries[name]) == 0]:
         raise ValueError(f"the query has no windows of {', '.join(missing)}")
     scores = {
-        name: _video_scores(index.windows[name], vectors, len(index.videos))
+        name: _video_scores(_take(index.windows[name], candidates), vectors, len(index.videos))
         for name, vectors in queries.items()
         if name in index.windows and len(vectors)
     }
@@ -117,6 +119,15 @@ def video_rows(windows: WindowSet, video: int, *, start: int | None = None, end:
     if not inside.any():
         inside = torch.arange(len(starts)) == (starts + windows.span / 2 - (low + high) / 2).abs().argmin()
     return numbers[inside]
+
+
+def _take(windows: WindowSet, videos: Tensor | None) -> WindowSet:
+    """Return the windows of some videos, ascending; all for None."""
+    if videos is None:
+        return windows
+    bounds = torch.stack([torch.searchsorted(windows.videos, videos), torch.searchsorted(windows.videos, videos + 1)])
+    rows = torch.cat([torch.zeros(0, dtype=torch.int64), *(torch.arange(low, high) for low, high in bounds.T.tolist())])
+    return replace(windows, vectors=windows.vectors[rows], videos=windows.videos[rows], starts=windows.starts[rows])
 
 
 def _video_scores(windows: WindowSet, queries: Tensor, num_videos: int) -> np.ndarray:
