@@ -20,7 +20,7 @@ from covid_cmsf.evaluation.features.inference import video_features
 from covid_cmsf.evaluation.features.model import wrap_encoder
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.files import atomic_path, escape_cell, write_text_atomic
-from covid_cmsf.search.build import Progress, no_progress
+from covid_cmsf.logs import ProgressFactory, no_progress
 from covid_cmsf.search.encoders import open_encoder
 from covid_cmsf.search.encoders.base import IndexEncoder
 from covid_cmsf.search.encoders.trained import TrainedEncoder
@@ -55,7 +55,7 @@ def embed_files(
     windows: int | None = None,
     device: torch.device | str = "auto",
     batch_size: int = 16,
-    progress: Progress = no_progress,
+    progress: ProgressFactory = no_progress,
 ) -> EmbeddingTable:
     """Embed video files, or all video files below a folder: `covid-cmsf embed`. Unreadable files are in `skipped`.
 

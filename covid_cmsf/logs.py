@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +117,12 @@ def progress_bar(description: str, total: int) -> Iterator[Callable[[], None]]:
     with Progress(*Progress.get_default_columns(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(description, total=total)
         yield lambda: bar.advance(task)
+
+
+ProgressFactory = Callable[[str, int], AbstractContextManager[Callable[[], None]]]  # the type of `progress_bar`
+
+
+@contextmanager
+def no_progress(description: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show nothing: in place of `progress_bar`, in Python."""
+    yield lambda: None

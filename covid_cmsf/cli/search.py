@@ -250,7 +250,7 @@ def duplicates(
     """
     from covid_cmsf.logs import progress_bar
     from covid_cmsf.search.build import open_pictures
-    from covid_cmsf.search.duplicates import find_duplicates, group_copies, propose_pairs
+    from covid_cmsf.search.duplicates import group_copies, search_duplicates
     from covid_cmsf.search.index import load_index
     from covid_cmsf.search.thumbnails import read_thumbnails
 
@@ -264,13 +264,11 @@ def duplicates(
     if missing:
         where = clips or opened.clips_path
         raise ValueError(f"{len(missing)} videos of {folder} are not in {where}, for example {missing[0]!r}")
-    pairs = propose_pairs(opened)
-    with progress_bar("pairs", len(pairs)) as advance:
-        found = find_duplicates(
-            pairs,
-            lambda number: read_thumbnails(store, records[opened.videos[number].video_id]),
-            on_pair=advance,
-        )
+    found = search_duplicates(
+        opened,
+        lambda number: read_thumbnails(store, records[opened.videos[number].video_id]),
+        progress=progress_bar,
+    )
     rows = [
         {
             "kind": one.kind,

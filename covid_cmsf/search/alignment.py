@@ -28,6 +28,7 @@ FINE_SHIFTS = (0.0, -0.5, 0.5)
 LOCAL = 12  # thumbnails on either side of the proposed position that select crop, mirroring, speed and shift
 MIN_LOCAL = 5
 FOLLOWED = 8  # lines that are followed through both videos
+REFINEMENTS = (0.04, 0.02, 0.01)  # relative changes of the speed that are tried around the best line
 MATCH = 0.7  # frames whose similarity is above this are copies
 PLAUSIBLE = 0.6  # correlation of two pictures below which no copy is looked for
 STILL = 1.0  # gray levels: a smaller change between thumbnails is noise
@@ -139,8 +140,23 @@ def align(first: DescribedVideo, second: DescribedVideo, anchors: list[tuple[int
         best = float(scores[variant, line])
         candidates.append((best, VARIANTS[variant], anchor, float(speeds[line, 0]), int(shifts[line, 0])))
     candidates.sort(key=lambda candidate: -candidate[0])
-    followed = [_follow(first, second, *candidate[1:]) for candidate in candidates[:FOLLOWED]]
-    return max(followed, key=Alignment.evidence, default=NOTHING)
+    followed = [(_follow(first, second, *one[1:]), one[1]) for one in candidates[:FOLLOWED]]
+    best, variant = max(followed, key=lambda pair: pair[0].evidence(), default=(NOTHING, VARIANTS[0]))
+    return _refine_speed(first, second, variant, best)
+
+
+def _refine_speed(
+    first: DescribedVideo, second: DescribedVideo, variant: tuple[Crop, Crop, bool], best: Alignment
+) -> Alignment:
+    """Return the best line of nearly the same speed through the middle of a match: SPEEDS are coarse."""
+    if best.evidence() <= 0:
+        return best
+    for change in REFINEMENTS:
+        middle = tuple((part[0] + part[1] - 1) // 2 for part in (best.first, best.second))
+        nearby = [best.speed * (1 + sign * change) for sign in (-1, 1)]
+        found = [_follow(first, second, variant, (middle[0], middle[1]), speed, 0) for speed in nearby]
+        best = max(best, *found, key=Alignment.evidence)
+    return best
 
 
 def _plausible(first: DescribedVideo, second: DescribedVideo, anchor: tuple[int, int]) -> bool:

@@ -4,8 +4,7 @@ Encoders come with it (`encoders`), so that video files can be queries. Extracti
 files that are not yet in the index stay in its folder until it is written.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from covid_cmsf.clips.records import StoreInfo, get_column, write_split
 from covid_cmsf.devices import choose_device
 from covid_cmsf.evaluation.features.extract import extract_features
 from covid_cmsf.evaluation.features.file import Features, load_features
+from covid_cmsf.logs import ProgressFactory, no_progress
 from covid_cmsf.models.encoder import weights_sha256
 from covid_cmsf.search.encoders import features_encoder
 from covid_cmsf.search.encoders.base import IndexEncoder
@@ -27,13 +27,6 @@ from covid_cmsf.video_files import VideoFiles
 from preprocess.layouts.collection import find_videos, make_video_ids
 
 Skipped = tuple[tuple[str, str, str], ...]  # id, subset, reason
-Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
-
-
-@contextmanager
-def no_progress(description: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show nothing; `covid_cmsf.logs.progress_bar` shows a bar."""
-    yield lambda: None
 
 
 @dataclass(frozen=True)
@@ -43,7 +36,7 @@ class Extraction:
     device: torch.device | str = "auto"
     num_workers: int = 0
     batch_size: int | None = None
-    progress: Progress = no_progress
+    progress: ProgressFactory = no_progress
 
 
 def index_features(
@@ -152,7 +145,7 @@ def open_source(
     frames: StoreInfo,
     *,
     wanted: Callable[[str], bool] = lambda video_id: True,
-    progress: Progress = no_progress,
+    progress: ProgressFactory = no_progress,
 ) -> Clips:
     """Open a clip store, or the video files of a folder whose ids are `wanted`, with these settings.
 

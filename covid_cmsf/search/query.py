@@ -68,8 +68,8 @@ def search(
     }
     total = sum(weight * scores[name] for name, weight in weights.items())
     assert isinstance(total, np.ndarray)  # NaN where a video lacks a modality that was asked for
-    order = [int(i) for i in np.lexsort((np.arange(len(total)), -np.nan_to_num(total, nan=-np.inf)))]
-    found = [video for video in order if video not in exclude and not np.isnan(total[video])][:top]
+    total[list(exclude)] = np.nan
+    found = _largest(total, top)
     for values in scores.values():
         values[list(exclude)] = np.nan  # they take no rank
     leading = max(weights, key=lambda name: weights[name])
@@ -121,6 +121,16 @@ def video_rows(windows: WindowSet, video: int, *, start: int | None = None, end:
     return numbers[inside]
 
 
+def _largest(values: np.ndarray, count: int) -> list[int]:
+    """Return where the largest values are, largest first, of equal ones the first; NaN is left out."""
+    known = np.flatnonzero(~np.isnan(values))
+    if len(known) > count:  # sorting a million values takes longer than finding the smallest that counts
+        smallest = np.partition(values[known], len(known) - count)[len(known) - count]
+        known = known[values[known] >= smallest]
+    order = np.lexsort((known, -values[known]))[:count]
+    return [int(number) for number in known[order]]
+
+
 def _take(windows: WindowSet, videos: Tensor | None) -> WindowSet:
     """Return the windows of some videos, ascending; all for None."""
     if videos is None:
@@ -133,10 +143,11 @@ def _take(windows: WindowSet, videos: Tensor | None) -> WindowSet:
 def _video_scores(windows: WindowSet, queries: Tensor, num_videos: int) -> np.ndarray:
     """Return (N,) float64: mean over the queries of the best similarity within each video; NaN without windows."""
     totals = np.full(num_videos, np.nan)
-    present, firsts = np.unique(windows.videos.numpy(), return_index=True)
-    if len(present) == 0:
+    videos = windows.videos.numpy()  # ascending, so that nothing has to be sorted
+    if len(videos) == 0:
         return totals
-    bounds = np.append(firsts, len(windows.videos))
+    bounds = np.concatenate([[0], np.flatnonzero(np.diff(videos)) + 1, [len(videos)]])
+    present = videos[bounds[:-1]]
     block = max(1, BLOCK_VALUES // max(1, len(queries)))
     query_array = queries.float().numpy()
     low = 0

@@ -1,6 +1,7 @@
 """Copies among generated videos: found by their pictures, with their times, and told from videos of the same place."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -9,8 +10,17 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
+from covid_cmsf.search import duplicates as duplicates_module
 from covid_cmsf.search.alignment import RATE, DescribedVideo, align, describe
-from covid_cmsf.search.duplicates import Duplicate, find_duplicates, group_copies, propose_pairs
+from covid_cmsf.search.duplicates import (
+    Duplicate,
+    find_duplicates,
+    group_copies,
+    keep_thumbnails,
+    propose_by_pictures,
+    propose_pairs,
+    search_duplicates,
+)
 from covid_cmsf.search.index import IndexedVideo, SearchIndex, WindowSet
 from covid_cmsf.search.thumbnails import make_thumbnails, thumbnail_frames
 
@@ -53,7 +63,9 @@ CHANGES: dict[str, Callable[[Frames], Frames]] = {
     "black bars": lambda frames: np.pad(frames, ((0, 0), (12, 12), (0, 0), (0, 0))),
     "faster": lambda frames: frames[np.arange(0, len(frames), 1.25).astype(int)],
     "slower": lambda frames: frames[np.arange(0, len(frames) - 1, 0.8).astype(int)],
+    "between two speeds": lambda frames: frames[np.arange(0, len(frames) - 1, 0.7).astype(int)],
 }
+SPEEDS = {"faster": 0.8, "slower": 1.25, "between two speeds": 1 / 0.7}
 
 
 @pytest.mark.parametrize("change", list(CHANGES))
@@ -63,7 +75,7 @@ def test_a_changed_copy_matches_for_most_of_its_length(change: str) -> None:
     part = align(first, second, all_anchors(first, second))
     assert part.share(len(first), len(second)) > 0.8
     assert part.mirrored == (change == "mirrored")
-    assert part.speed == pytest.approx({"faster": 0.8, "slower": 1.25}.get(change, 1.0))
+    assert part.speed == pytest.approx(SPEEDS.get(change, 1.0), rel=0.02)
 
 
 def test_another_motion_at_the_same_place_is_no_copy() -> None:
@@ -130,6 +142,32 @@ def test_copies_parts_and_shared_intros_are_told_apart() -> None:
     assert found[3, 4].first_part[0] == pytest.approx(4, abs=0.5)
     assert found[5, 6].kind == "shared" and found[5, 6].first_part[1] == pytest.approx(2, abs=0.5)
     assert group_copies(found.values()) == [[0, 2], [3, 4]]
+
+
+def test_pictures_propose_what_embeddings_do_not() -> None:
+    videos = [make_video(place, place, 3) for place in (1, 2, 3, 4)]
+    videos += [videos[1][:, :-18, 24:], videos[3][:, ::, ::-1]]  # a corner, and mirrored
+    index = make_index(videos)
+    shuffled = index.windows["rgb"].vectors[torch.randperm(18, generator=torch.Generator().manual_seed(0))]
+    index = replace(index, windows={"rgb": replace(index.windows["rgb"], vectors=shuffled)})
+    proposed = propose_by_pictures(lambda number: thumbnails_of(videos[number]), range(6))
+    assert {(1, 4), (3, 5)} <= proposed.keys() and len(proposed) < 15
+    found = search_duplicates(index, lambda number: thumbnails_of(videos[number]))
+    assert {(one.first, one.second) for one in found if one.kind == "copy"} == {(1, 4), (3, 5)}
+
+
+def test_thumbnails_are_read_once_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def thumbnails(number: int) -> NDArray[np.uint8]:
+        read.append(number)
+        return np.zeros((2, 10, 5), np.uint8)
+
+    monkeypatch.setattr(duplicates_module, "KEPT_BYTES", 250)
+    kept = keep_thumbnails(thumbnails)
+    for number in (0, 1, 2, 0, 1, 2):
+        kept(number)
+    assert read == [0, 1, 2, 2]
 
 
 def test_progress_is_told_after_every_pair_and_an_unknown_modality_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,6 +43,14 @@ def test_search_equals_comparing_all_windows_one_by_one(
     for match in matches:
         assert match.score == pytest.approx(expected[match.video], abs=1e-6)
     assert [match.score for match in matches] == sorted((match.score for match in matches), reverse=True)
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_the_largest_values_are_in_order_and_ties_keep_their_order(count: int) -> None:
+    values = [0.5, math.nan, 2.0, 0.5, -1.0, 2.0, math.nan, 0.5]
+    known = [number for number, value in enumerate(values) if not math.isnan(value)]
+    expected = sorted(known, key=lambda number: (-values[number], number))[:count]
+    assert query_module._largest(np.array(values), count) == expected
 
 
 def test_a_video_is_most_like_itself_and_can_be_excluded() -> None:

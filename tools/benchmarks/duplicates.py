@@ -92,7 +92,8 @@ def command(
 ) -> None:
     """Precision and recall of copies by kind of change."""
     made = make_collection(videos, work / "videos", num_clips=clips, num_copies=copies, seed=seed)
-    _run("index", work / "videos", "--weights", weights, "--windows", windows, "-o", work / "index", "--force")
+    if not (work / "index" / "index.json").is_file():  # else of an earlier run: only the search is repeated
+        _run("index", work / "videos", "--weights", weights, "--windows", windows, "-o", work / "index")
     rows = json.loads(_run("duplicates", work / "index", "--shared", "--json"))
     (work / "duplicates.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
     print_results({"videos": len(made), "clips": clips, **measure(made, rows)}, json_file=json_file)
