@@ -141,8 +141,8 @@ def align(first: DescribedVideo, second: DescribedVideo, anchors: list[tuple[int
         candidates.append((best, VARIANTS[variant], anchor, float(speeds[line, 0]), int(shifts[line, 0])))
     candidates.sort(key=lambda candidate: -candidate[0])
     followed = [(_follow(first, second, *one[1:]), one[1]) for one in candidates[:FOLLOWED]]
-    best, variant = max(followed, key=lambda pair: pair[0].evidence(), default=(NOTHING, VARIANTS[0]))
-    return _refine_speed(first, second, variant, best)
+    found, crops = max(followed, key=lambda pair: pair[0].evidence(), default=(NOTHING, VARIANTS[0]))
+    return _refine_speed(first, second, crops, found)
 
 
 def _refine_speed(

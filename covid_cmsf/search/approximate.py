@@ -87,7 +87,8 @@ class ApproximateSearch:
             windows = self.index.windows[name]
             _, rows = self._cells[name].search(queries[name].float().numpy(), min(count, len(windows.videos)))
             found.append(windows.videos[torch.from_numpy(np.unique(rows[rows >= 0]))])
-        return torch.unique(torch.cat(found))
+        videos: Tensor = torch.cat(found).unique()
+        return videos
 
 
 def measure_recall(

@@ -161,6 +161,8 @@ def propose_by_pictures(
 
     Three pictures of every video, cropped in all ways, are compared with those of all others.
     """
+    if len(videos) < 2:
+        return {}
     chosen, moments = [], []
     for number in videos:
         thumbnails = read_thumbnails(number)

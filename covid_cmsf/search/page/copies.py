@@ -8,7 +8,7 @@ from pathlib import Path
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.files import file_sha256, read_text, write_text_atomic
 from covid_cmsf.logs import progress_bar
-from covid_cmsf.search.duplicates import Duplicate, find_duplicates, propose_pairs
+from covid_cmsf.search.duplicates import Duplicate, find_duplicates, keep_thumbnails, propose_all
 from covid_cmsf.search.index import SearchIndex
 from covid_cmsf.search.project import INDEX_FILE
 from covid_cmsf.search.thumbnails import read_thumbnails
@@ -28,9 +28,10 @@ def find_copies(
     if kept is not None:
         return kept
     records = {record.video_id: record for record in clips.records}
-    there = {number for number, video in enumerate(index.videos) if video.video_id in records}
-    modality = "rgb" if "rgb" in index.windows else next(iter(index.windows))
-    pairs = {pair: anchors for pair, anchors in propose_pairs(index, modality).items() if there.issuperset(pair)}
+    there = [number for number, video in enumerate(index.videos) if video.video_id in records]
+    read = keep_thumbnails(lambda number: read_thumbnails(clips, records[index.videos[number].video_id]))
+    with progress_bar("pictures", len(there)) as advance:
+        pairs = propose_all(index, read, there, on_video=advance)
     done = 0
     progress(done, len(pairs))
     with progress_bar("pairs", len(pairs)) as advance:
@@ -41,9 +42,7 @@ def find_copies(
             progress(done, len(pairs))
             advance()
 
-        found = find_duplicates(
-            pairs, lambda number: read_thumbnails(clips, records[index.videos[number].video_id]), on_pair=on_pair
-        )
+        found = find_duplicates(pairs, read, on_pair=on_pair)
     keep_copies(folder, found)
     return found
 
