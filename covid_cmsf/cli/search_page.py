@@ -29,6 +29,9 @@ def page(
         float, typer.Option("--megabytes", min=1, help="Size limit of the pictures; they get coarser to fit.")
     ] = 100.0,
     copies: Annotated[bool, typer.Option("--copies/--no-copies", help="Look for copies; it takes a while.")] = True,
+    clusters: Annotated[
+        int | None, typer.Option("--clusters", min=1, help="Number of clusters; default: the best separated.")
+    ] = None,
     umap: Annotated[bool, typer.Option("--umap/--no-umap", help="Also a UMAP map, if umap-learn is installed.")] = True,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Threads that make pictures.")] = 2,
 ) -> None:
@@ -50,6 +53,7 @@ def page(
             top=top,
             megabytes=megabytes,
             duplicates=copies,
+            num_clusters=clusters,
             umap=umap,
             workers=workers,
         )

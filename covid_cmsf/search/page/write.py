@@ -52,6 +52,7 @@ def write_page(
     top: int = TOP,
     megabytes: float = 100.0,
     duplicates: bool = True,
+    num_clusters: int | None = None,
     umap: bool = True,
     workers: int = 2,
 ) -> WrittenPage:
@@ -64,6 +65,7 @@ def write_page(
         top: neighbors per video.
         megabytes: limit of the pictures; they get coarser to fit, and the last ones are left out.
         duplicates: whether to look for copies, which compares pictures and takes a while.
+        num_clusters: by every modality; None: the best separated number.
         umap: whether to make a UMAP map too, if umap-learn is installed.
         workers: threads that make pictures.
     """
@@ -80,7 +82,8 @@ def write_page(
         )
         notes += _notes(pictures, collections)
     copies = find_copies(index, opened, open_clips(clips)) if clips is not None and duplicates else None
-    write_data(out / "data", _files(opened, pictures, str(clips), copies, top=top, umap=umap, notes=notes))
+    files = _files(opened, pictures, str(clips), copies, top=top, num_clusters=num_clusters, umap=umap, notes=notes)
+    write_data(out / "data", files)
     sizes = {path: path.stat().st_size for path in out.rglob("*") if path.is_file()}
     picture_bytes = sum(size for path, size in sizes.items() if path.suffix == ".webp")
     written = WrittenPage(out / "index.html", len(opened.videos), sum(sizes.values()), picture_bytes, tuple(notes))
@@ -117,6 +120,7 @@ def _files(
     copies: list[Duplicate] | None,
     *,
     top: int,
+    num_clusters: int | None,
     umap: bool,
     notes: list[str],
 ) -> Iterator[tuple[str, Any]]:
@@ -130,7 +134,7 @@ def _files(
         for method in first["methods"]:
             yield f"map-{choice}-{method}", map_values(index, choice, method)
         if len(index.videos) > 1:
-            yield f"clusters-{choice}", cluster_values(index, choice)
+            yield f"clusters-{choice}", cluster_values(index, choice, number=num_clusters)
     yield "probe", probe_values(index)
     yield "saved", {"labels": {}, "decisions": []}
     yield "copies", duplicate_values(copies or [])

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from covid_cmsf.search.page.data import probe_values
 from tests.search.test_clusters import grouped_index
 
-STRENGTH = 100
+STRENGTH = 10
 PROBE_SCRIPT = """async ([videos, classes]) => {
   const labels = new Map(videos.map((video, i) => [video, String(classes[i])]));
   return (await Page.probe.suggest(labels)).rows; }"""

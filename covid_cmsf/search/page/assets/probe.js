@@ -3,7 +3,7 @@
 "use strict";
 Page.probe = (() => {
   const ITERATIONS = 500; // probabilities are then within 0.002 of the minimum's
-  const STRENGTH = 100; // inverse of the penalty per labeled video
+  const STRENGTH = 10; // inverse of the penalty per labeled video
   let vectors = null; // {size, rows: Float32Array of unit vectors, present}
 
   function decode(values) {
