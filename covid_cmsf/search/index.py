@@ -17,7 +17,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -128,13 +128,14 @@ def build_index(
     """Build an index from features files, one per modality; videos of any of them are in it.
 
     `clips` adds what features files do not have: number of frames and frame rate, so that times are in seconds.
-    `weights` are those of the modalities in `fused`.
+    `weights` are those of the modalities in `fused`; default: `default_weights`.
     """
     if not features:
         raise ValueError("an index needs the features of at least one modality")
     path = Path(clips.address) if clips is not None and clips.address and Path(clips.address).is_dir() else None
     empty = SearchIndex((), {}, clips_path=path)
-    return replace(extend_index(empty, features, clips), weights=dict(weights or {}))
+    chosen = default_weights(features) if weights is None else weights
+    return replace(extend_index(empty, features, clips), weights=dict(chosen))
 
 
 def extend_index(index: SearchIndex, features: Mapping[str, Features], clips: Clips | None = None) -> SearchIndex:
@@ -293,6 +294,27 @@ def _load_windows(folder: Path, name: str, values: Mapping[str, Any]) -> WindowS
 
 def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
+
+
+# Weights of entries beside an image network, chosen on one half of the sources of ucf101-ten and confirmed on the other
+# (docs/results/search-fusion.md). There learned encoders add nothing to image + motion that could be shown.
+BESIDE_IMAGE = {"image": 1.0, "motion": 0.3}
+BESIDE_IMAGE_WITHOUT_MOTION = {"image": 1.0, "rgb": 0.7, "flow": 1.0}
+ALONE_BESIDE_IMAGE = {"rgb": 0.2, "flow": 0.2, "color": 0.1}  # if it is the only other entry
+
+
+def default_weights(names: Collection[str]) -> dict[str, float]:
+    """Return the measured weights of entries in `fused`; empty, which means equal ones, without an image network.
+
+    An entry without a weight is left out of `fused`; it can still be asked for by name.
+    """
+    if "image" not in names:
+        return {}
+    others = [name for name in names if name != "image"]
+    if len(others) == 1 and others[0] in ALONE_BESIDE_IMAGE:
+        return {"image": 1.0, others[0]: ALONE_BESIDE_IMAGE[others[0]]}
+    measured = BESIDE_IMAGE if "motion" in names else BESIDE_IMAGE_WITHOUT_MOTION
+    return {name: measured.get(name, 0.0) for name in names}
 
 
 def modality_weights(index: SearchIndex, modality: str) -> dict[str, float]:
