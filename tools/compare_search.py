@@ -183,7 +183,7 @@ def compare(hits: Mapping[str, Hits], pairs: Sequence[tuple[str, str]], sources:
     found = {f"{first}|{second}": paired_difference(hits[first], hits[second], sources) for first, second in pairs}
     corrected = holm({name: one.p_value for name, one in found.items()})
     return [
-        {"first": first, "second": second, "name": f"{second} minus {first}", **_rounded(asdict(found[key])),
+        {"methods": [first, second], "name": f"{second} minus {first}", **_rounded(asdict(found[key])),
          "p_holm": round(corrected[key], 4)}
         for first, second in pairs
         for key in [f"{first}|{second}"]
