@@ -296,25 +296,21 @@ def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
 
 
-# Weights of entries beside an image network, chosen on one half of the sources of ucf101-ten and confirmed on the other
-# (docs/results/search-fusion.md). There learned encoders add nothing to image + motion that could be shown.
-BESIDE_IMAGE = {"image": 1.0, "motion": 0.3}
-BESIDE_IMAGE_WITHOUT_MOTION = {"image": 1.0, "rgb": 0.7, "flow": 1.0}
-ALONE_BESIDE_IMAGE = {"rgb": 0.2, "flow": 0.2, "color": 0.1}  # if it is the only other entry
+# What is added to an image network (weight 1), best first. Chosen on one part of the sources of ucf101-ten, confirmed
+# on the other (docs/results/search-fusion.md). More than one was not shown to help, and large weights of learned
+# encoders, which the first part had preferred, did not hold on the other.
+BESIDE_IMAGE = {"motion": 0.3, "flow": 0.2, "rgb": 0.2, "color": 0.1}
 
 
 def default_weights(names: Collection[str]) -> dict[str, float]:
     """Return the measured weights of entries in `fused`; empty, which means equal ones, without an image network.
 
-    An entry without a weight is left out of `fused`; it can still be asked for by name.
+    An entry with weight 0 is left out of `fused`; it can still be asked for by name.
     """
     if "image" not in names:
         return {}
-    others = [name for name in names if name != "image"]
-    if len(others) == 1 and others[0] in ALONE_BESIDE_IMAGE:
-        return {"image": 1.0, others[0]: ALONE_BESIDE_IMAGE[others[0]]}
-    measured = BESIDE_IMAGE if "motion" in names else BESIDE_IMAGE_WITHOUT_MOTION
-    return {name: measured.get(name, 0.0) for name in names}
+    best = next((name for name in BESIDE_IMAGE if name in names), None)
+    return {name: 1.0 if name == "image" else BESIDE_IMAGE[name] if name == best else 0.0 for name in names}
 
 
 def modality_weights(index: SearchIndex, modality: str) -> dict[str, float]:

@@ -16,6 +16,7 @@ def test_beside_an_image_network_the_measured_weights_are_used() -> None:
     used = modality_weights(index, "fused")
     assert set(used) == {"image", "motion"} and used["image"] > used["motion"]
     assert modality_weights(index, "flow") == {"flow": 1.0}
+    assert default_weights(["rgb", "image", "flow"]) == {"rgb": 0.0, "image": 1.0, "flow": 0.2}
 
 
 @pytest.mark.parametrize("others", [["rgb", "flow"], ["rgb"], ["flow"], ["motion"], ["color"], ["motion", "color"], []])
