@@ -5,7 +5,7 @@ that were added, and leaves out those that are gone. Only training looks back: i
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from covid_cmsf.clips.records import Failure
@@ -68,7 +68,8 @@ def estimate_learning(videos: Path, out: Path, options: Options) -> ProjectEstim
     if options.seconds is not None:
         state = set_budget(state, measurements, machine, options.seconds)
         size = fitted_size(state, measurements.footage, machine)
-    return measurements.project(size)
+    guess = measurements.project(size)
+    return replace(guess, train=0.0) if is_trained(project, state) and not options.retrain else guess
 
 
 def _open(videos: Path, out: Path, options: Options) -> tuple[Project, State, FoundVideos, Machine]:

@@ -32,7 +32,6 @@ class Trained(Config):
 
     plan_sha256: str  # of the plan's text
     encoders: dict[str, str]  # {modality: checkpoint, relative to the project}
-    num_videos: int
 
 
 class State(Config):

@@ -3,8 +3,6 @@
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from covid_cmsf import exit_codes
 from covid_cmsf.cotrain.display import stage_bars
@@ -20,16 +18,6 @@ from covid_cmsf.projects.state import Project, State, Trained, text_hash
 from covid_cmsf.projects.tables import write_training_tables
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainedPlan:
-    """What training ended with."""
-
-    encoders: dict[str, Path]  # {modality: checkpoint}
-    stages: dict[str, Path]  # {modality: folder of the stage}
-    windows: int | None
-    rows: list[Row]  # the plan's table
 
 
 def write_plan(
@@ -117,11 +105,7 @@ def train_plan(project: Project, state: State, plan: PlanConfig, *, parallel: in
         raise RuntimeError("; ".join(note.strip() for note in table_notes(rows)))
     stages = final_stages(project, plan, generation)
     encoders = {name: str(stage.checkpoint.relative_to(project.folder)) for name, stage in stages.items()}
-    trained = Trained(
-        plan_sha256=plan_hash(project, generation),
-        encoders=encoders,
-        num_videos=len(rows) and int(rows[0].get("num_query") or 0),
-    )
+    trained = Trained(plan_sha256=plan_hash(project, generation), encoders=encoders)
     return project.write(state.model_copy(update={"trained": trained})), rows
 
 
