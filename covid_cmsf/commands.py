@@ -236,7 +236,7 @@ def learn(
         labels: CSV file with columns file,label[,source], for measures; never used in training.
         layout: flat, or folder: the first folder below `videos` is the class.
         source_pattern: regular expression on the path whose first group names the footage of a clip.
-        image: timm:NAME or timm:NAME=FILE, an image network to search by as well; none: without it.
+        image: timm:NAME or timm:NAME?weights=FILE, an image network to search by as well; none: without it.
         short_edge: pixels of the stored clips.
         device: auto, cpu, cuda, ...
         workers: processes that convert videos.

@@ -69,7 +69,7 @@ def learn(
     image: str | None = typer.Option(
         None,
         "--image",
-        help="timm:NAME or timm:NAME=FILE: search also by an image network on single frames; none: without it.",
+        help="timm:NAME or timm:NAME?weights=FILE: search also by an image network on single frames; none: without it.",
         show_default=False,
         rich_help_panel=PLAN_PANEL,
     ),

@@ -24,6 +24,7 @@ from covid_cmsf.search.page.write import write_page as write_search_page
 
 logger = logging.getLogger(__name__)
 SPLIT_FILE = "videos.csv"
+FLOW_HISTOGRAM = "histogram:flow"
 
 
 def trained_entries(project: Project, encoders: Mapping[str, str], windows: int | None) -> list[IndexEncoder]:
@@ -32,12 +33,15 @@ def trained_entries(project: Project, encoders: Mapping[str, str], windows: int 
 
 
 def image_entry(state: State, windows: int | None = None) -> list[IndexEncoder]:
-    """Return the image network of --image, if there is one; ValueError if it is none."""
+    """Return the image network of --image and a flow histogram, if there is one; ValueError if it is none.
+
+    Beside an image network `fused` uses the histogram: docs/concepts/what-finds-what.md has the measurement.
+    """
     if state.image in (None, NO_IMAGE):
         return []
     if not is_image_network(str(state.image)):
-        raise ValueError(f"--image {state.image!r}: it must be timm:NAME, timm:NAME=FILE or {NO_IMAGE}")
-    return [open_encoder(str(state.image), num_windows=windows)]
+        raise ValueError(f"--image {state.image!r}: it must be timm:NAME, timm:NAME?weights=FILE or {NO_IMAGE}")
+    return [open_encoder(weights, num_windows=windows) for weights in (str(state.image), FLOW_HISTOGRAM)]
 
 
 def embed_videos(

@@ -24,6 +24,7 @@ from covid_cmsf.projects.videos import FoundVideos, check_count, present_ids
 from covid_cmsf.training.run_dir import lock_dir
 
 logger = logging.getLogger(__name__)
+TEMPORARY = ".*.tmp"  # temporary names of `covid_cmsf.files`
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ def learn(videos: Path, out: Path, options: Options) -> LearnResult:
     state = _fit_time(project, state, found, machine, options)
     out.mkdir(parents=True, exist_ok=True)
     with lock_dir(out):
+        for leftover in [*out.glob(TEMPORARY), *project.features.glob(TEMPORARY)]:  # of a kill
+            leftover.unlink(missing_ok=True)
         return _run_phases(project, project.write(state), found, machine, options)
 
 
