@@ -77,7 +77,7 @@ Page.section("copies", (body) => {
     if (status.state === "done") show(status.pairs);
     else if (status.state === "failed") throw new Error(status.error);
     else if (status.state === "new") body.replaceChildren(el("div", { class: "empty" }, el("h2", {}, "Are there copies?"),
-      el("p", { class: "quiet" }, "Pictures of similar videos are compared: re-encoded, cropped, mirrored, faster, slower, or part of a longer one. It takes about a minute per thousand videos and runs in the background."),
+      el("p", { class: "quiet" }, "Pictures of similar videos are compared: re-encoded, cropped, mirrored, faster, slower, or part of a longer one. It runs in the background, and takes minutes where there are thousands of videos."),
       Page.button("Look for copies", () => look(true).catch(Page.fail), { class: "primary" })));
     else {
       body.replaceChildren(el("div", { class: "empty" }, el("h2", {}, "Comparing pictures"), el("progress", { max: status.total || 1, value: status.done, "aria-label": "pairs" }),
