@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +146,17 @@ def test_kills_at_random_moments_do_not_change_the_table(plan: Path) -> None:
     assert numbers(json.loads((out / "table.json").read_text())) == numbers(whole)
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A temporary folder with a short path: those of sockets have at most 107 characters."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=["one process", "torchrun"])
-def test_a_signal_to_the_process_group_stops_a_plan(plan: Path, options: list[str]) -> None:
-    out = plan.parent / "out"
+def test_a_signal_to_the_process_group_stops_a_plan(plan: Path, short_folder: Path, options: list[str]) -> None:
+    out, temporary = plan.parent / "out", short_folder
     plan.write_text(plan.read_text().replace("epochs: 1", "epochs: 500"))
-    temporary = plan.parent / "tmp"
-    temporary.mkdir()
     process = subprocess.Popen(
         [*command(plan, out), *options],
         stderr=subprocess.DEVNULL,
@@ -206,7 +213,8 @@ def test_a_plan_without_labels_runs_to_its_end(plan: Path, clips: Path, tmp_path
     ]
     assert all(row["done"] and row["effective_rank"] > 1 and row["r1"] is None for row in rows)
     assert rows[1]["agreement"] is None and 0 <= rows[3]["agreement"] <= 100  # with the guide's neighbors
-    assert "Rank" in done.output and "Window" in done.output and "Agreement" in done.output
+    assert "Rank" in done.output and "Agreement" in done.output
+    assert "Window" not in done.output  # videos this short have no two windows without common frames
     assert "R@1" not in done.output and "Linear" not in done.output
     assert "R@1" not in (tmp_path / "out" / "table.md").read_text()
 
