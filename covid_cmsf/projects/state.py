@@ -22,8 +22,8 @@ from covid_cmsf import __version__
 from covid_cmsf.config import Config, validate
 from covid_cmsf.files import read_text, write_text_atomic
 from covid_cmsf.projects.sizes import Preset
+from covid_cmsf.search.project import CLIPS_FOLDER, FEATURES_FOLDER, INDEX_FOLDER, PROJECT_FILE
 
-PROJECT_FILE = "project.json"
 FORMAT = 1
 
 
@@ -65,17 +65,17 @@ class Project:
     @property
     def clips(self) -> Path:
         """The clip store."""
-        return self.folder / "clips"
+        return self.folder / CLIPS_FOLDER
 
     @property
     def features(self) -> Path:
         """The folder of the features files."""
-        return self.folder / "features"
+        return self.folder / FEATURES_FOLDER
 
     @property
     def index(self) -> Path:
         """The search index."""
-        return self.folder / "index"
+        return self.folder / INDEX_FOLDER
 
     @property
     def page(self) -> Path:

@@ -13,7 +13,7 @@ import torch
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.names import escape_name
-from covid_cmsf.clips.records import StoreInfo, get_column, write_split
+from covid_cmsf.clips.records import Failure, StoreInfo, get_column, write_split
 from covid_cmsf.devices import choose_device
 from covid_cmsf.evaluation.features.extract import extract_features
 from covid_cmsf.evaluation.features.file import Features, load_features
@@ -131,8 +131,7 @@ def add_to_index(
     chosen = [encoders[name] for name in index.windows]
     opened = _open_for(source, chosen, done, extraction)
     if set(get_column(opened[0].records, "video_id")) <= done:
-        failures = getattr(opened[0], "failures", []) if isinstance(opened[0], VideoFiles) else []
-        return 0, tuple((one.video_id, "test", one.reason) for one in failures)
+        return 0, tuple((one.video_id, "test", one.reason) for one in _unreadable(opened[0]))
     features, files = _extract(chosen, opened, folder, done, extraction)
     extended = replace(extend_index(index, features, opened[0]), clips_path=source)
     save_index(folder, extended, encoders)
@@ -198,6 +197,11 @@ def _open_for(
     return clips
 
 
+def _unreadable(clips: Clips) -> list[Failure]:
+    """Return the video files that could not be decoded when they were opened; a clip store has only those that can."""
+    return clips.failures if isinstance(clips, VideoFiles) else []
+
+
 def _extract(
     encoders: Sequence[IndexEncoder],
     opened: Sequence[Clips],
@@ -212,7 +216,7 @@ def _extract(
     features, files = {}, [split]
     for encoder, clips in zip(encoders, opened, strict=True):
         ids = [name for name in get_column(clips.records, "video_id") if name not in done]
-        failures = [one.video_id for one in getattr(clips, "failures", []) if isinstance(clips, VideoFiles)]
+        failures = [one.video_id for one in _unreadable(clips)]
         write_split(split, dict.fromkeys([*ids, *failures], "test"))
         out = folder / f".{encoder.name}.features"
         with how.progress(f"{encoder.name} of videos", len(ids)) as advance:
