@@ -42,6 +42,9 @@ def preprocess(
         help="Split lists: folder of UCF-101 or HMDB-51 lists, or Kinetics CSV. Optional for UCF-101.",
         rich_help_panel=INPUT_PANEL,
     ),
+    classes: str | None = typer.Option(
+        None, help="Only these classes, by name: Archery,Diving; default: all.", rich_help_panel=INPUT_PANEL
+    ),
     test_fraction: float | None = typer.Option(
         None, help="Layout folder: fraction of the sources for testing (default 0.25).", rich_help_panel=INPUT_PANEL
     ),
@@ -65,7 +68,8 @@ def preprocess(
     ),
     flow_backend: str = typer.Option(
         "auto",
-        help="TV-L1 backend: numba (CPU), numba-fast, torch (GPU), or opencv (reference, slow).",
+        help="TV-L1 by numba (CPU), numba-fast, torch (GPU) or opencv (reference, slow); or another algorithm: dis, "
+        "farneback, raft (needs --flow-parameters weights=FILE).",
         rich_help_panel=STORE_PANEL,
     ),
     flow_bound: str = typer.Option(
@@ -82,7 +86,8 @@ def preprocess(
     ),
     flow_parameters: str = typer.Option(
         "",
-        help="TV-L1 parameters by OpenCV's names, for example 'warps=3,epsilon=0.02'; empty = OpenCV's defaults.",
+        help="Parameters of the flow backend, for TV-L1 by OpenCV's names: 'warps=3,epsilon=0.02'; of dis: "
+        "'preset=fast'; empty = the defaults.",
         rich_help_panel=STORE_PANEL,
     ),
     workers: int = typer.Option(
@@ -115,6 +120,7 @@ def preprocess(
 
     \b
     covid-cmsf preprocess UCF-101 --layout ucf101 -o clips
+    covid-cmsf preprocess UCF-101 --layout ucf101 --classes Archery,Diving -o clips
     covid-cmsf preprocess my_videos --short-edge 160 -o clips
     """
     from preprocess.config import make_store_info, make_worker_configs
@@ -136,7 +142,13 @@ def preprocess(
     )
     worker_configs = make_worker_configs(info, decoder=decoder, num_workers=workers)
     collection = scan_collection(
-        layout, videos, splits=splits, test_fraction=test_fraction, seed=seed, source_pattern=source_pattern
+        layout,
+        videos,
+        splits=splits,
+        test_fraction=test_fraction,
+        seed=seed,
+        source_pattern=source_pattern,
+        classes=None if classes is None else classes.split(","),
     )
     for warning in collection.warnings:
         logger.warning(warning)

@@ -7,13 +7,22 @@ from typing import cast
 from covid_cmsf.clips.decoders import choose_decoder
 from covid_cmsf.clips.flow_codec import size_bound
 from covid_cmsf.clips.records import FlowBound, StoreInfo, read_store_info
-from covid_cmsf.config import load_config, validate
-from preprocess.flow import FlowBackend, FlowParameters, backend_version, choose_backend, make_flow
+from covid_cmsf.config import Config, load_config, validate
+from preprocess.flow import (
+    ALGORITHMS,
+    FlowBackend,
+    algorithm_name,
+    backend_version,
+    choose_backend,
+    make_flow,
+    parameters_class,
+    runs_on_device,
+)
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """Settings of one worker process; `device` is for the torch flow backend."""
+    """Settings of one worker process; `device` is for flow backends that run on a GPU."""
 
     info: StoreInfo
     decoder: str
@@ -50,8 +59,11 @@ def make_store_info(
         ):
             flow_backend = store_flow.backend
         backend = choose_backend(flow_backend)
-        parameters = parse_flow_parameters(flow_parameters)
+        parameters = parse_flow_parameters(flow_parameters, backend)
+        if backend in ALGORITHMS:
+            make_flow(backend, parameters)  # missing weights are an error now
         values["flow"] = {
+            "algorithm": algorithm_name(backend),
             "backend": backend,
             "version": backend_version(backend),
             "parameters": parameters.model_dump(by_alias=True),
@@ -80,22 +92,23 @@ def parse_flow_bound(text: str, short_edge: int) -> FlowBound:
     return bound
 
 
-def parse_flow_parameters(text: str) -> FlowParameters:
-    """Parse "warps=3,epsilon=0.02"; other parameters have OpenCV's defaults."""
-    return load_config(FlowParameters, None, [item.strip() for item in text.split(",") if item.strip()])
+def parse_flow_parameters(text: str, backend: str = "numba") -> Config:
+    """Parse "warps=3,epsilon=0.02"; other parameters have the backend's defaults."""
+    return load_config(parameters_class(backend), None, [item.strip() for item in text.split(",") if item.strip()])
 
 
 def make_store_flow(info: StoreInfo, device: str | None) -> FlowBackend | None:
     """Return the flow backend of a store with its parameters; None for a store without flow."""
     if info.flow is None:
         return None
-    return make_flow(info.flow.backend, FlowParameters.model_validate(info.flow.parameters), device=device)
+    parameters = parameters_class(info.flow.backend).model_validate(info.flow.parameters)
+    return make_flow(info.flow.backend, parameters, device=device)
 
 
 def make_worker_configs(info: StoreInfo, *, decoder: str, num_workers: int) -> list[WorkerConfig]:
-    """Return one configuration per worker; with the torch backend, workers are assigned to the GPUs in turn."""
+    """Return one configuration per worker; with a backend that runs on GPUs, workers are assigned to them in turn."""
     devices: list[str | None] = [None]
-    if info.flow is not None and info.flow.backend == "torch":
+    if info.flow is not None and runs_on_device(info.flow.backend):
         import torch
 
         devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]

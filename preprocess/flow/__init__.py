@@ -1,4 +1,4 @@
-"""TV-L1 optical flow between consecutive frames, by one of four backends, with OpenCV's parameters and defaults.
+"""Optical flow between consecutive frames: TV-L1 by one of four backends, with OpenCV's parameters and defaults.
 
     flow = make_flow(choose_backend("auto"))
     uv = flow(to_gray(frames))      # uint8 (N + 1, H, W, 3) -> gray (N + 1, H, W) -> float32 (N, 2, H, W)
@@ -7,7 +7,7 @@
 and takes about 2/3 of the time; `torch` runs a batch of pairs on any device; `opencv` is the reference.
 Zach, Pock, Bischof, "A Duality Based Approach for Realtime TV-L1 Optical Flow" (DAGM 2007); Sanchez Perez,
 Meinhardt-Llopis, Facciolo, "TV-L1 Optical Flow Estimation" (IPOL 2013).
-Shapes: N pairs of frames, H x W pixels.
+`dis`, `farneback` and `raft` are other algorithms (`other_algorithms.py`). Shapes: N pairs of frames, H x W pixels.
 """
 
 import shutil
@@ -17,11 +17,25 @@ from typing import Protocol
 import cv2
 import numpy as np
 
+from covid_cmsf.config import Config
 from preprocess.flow.base import FlowParameters, to_gray
+from preprocess.flow.other_algorithms import ALGORITHMS
 
-__all__ = ["BACKENDS", "FlowBackend", "FlowParameters", "backend_version", "choose_backend", "make_flow", "to_gray"]
+__all__ = [
+    "ALGORITHMS",
+    "BACKENDS",
+    "FlowBackend",
+    "FlowParameters",
+    "algorithm_name",
+    "backend_version",
+    "choose_backend",
+    "make_flow",
+    "parameters_class",
+    "runs_on_device",
+    "to_gray",
+]
 
-BACKENDS = ("numba", "numba-fast", "torch", "opencv")
+BACKENDS = ("numba", "numba-fast", "torch", "opencv")  # of TV-L1
 
 
 class FlowBackend(Protocol):
@@ -38,8 +52,8 @@ def choose_backend(name: str) -> str:
     """Return `name` if that backend is available, else ValueError; "auto" is torch with a CUDA GPU, else numba."""
     if name == "auto":
         return "torch" if _has_cuda() else "numba"
-    if name not in BACKENDS:
-        raise ValueError(f"unknown flow backend {name!r}; choose from auto, {', '.join(BACKENDS)}")
+    if name not in (*BACKENDS, *ALGORITHMS):
+        raise ValueError(f"unknown flow backend {name!r}; choose from auto, {', '.join((*BACKENDS, *ALGORITHMS))}")
     if name == "opencv" and not hasattr(cv2, "optflow"):
         raise ValueError(
             "flow backend 'opencv': this cv2 has no optflow; uninstall opencv-python*, install "
@@ -48,14 +62,34 @@ def choose_backend(name: str) -> str:
     return name
 
 
+def algorithm_name(backend: str) -> str:
+    """Return what a backend computes: tvl1, or its own name."""
+    return backend if backend in ALGORITHMS else "tvl1"
+
+
+def parameters_class(backend: str) -> type[Config]:
+    """Return the class of a backend's parameters."""
+    return ALGORITHMS[backend].parameters if backend in ALGORITHMS else FlowParameters
+
+
+def runs_on_device(backend: str) -> bool:
+    """Return whether a backend takes a device."""
+    return backend == "torch" or (backend in ALGORITHMS and ALGORITHMS[backend].on_device)
+
+
 def backend_version(backend: str) -> str:
     """Return the versions of the software that determines a backend's values, besides its parameters.
 
     It is recorded in store.json. numba's kernels have no version of their own: they must give OpenCV's values.
     """
     opencv = f"opencv {cv2.__version__}"
-    if backend == "opencv":
+    if backend in ("opencv", "dis", "farneback"):
         return opencv
+    if backend == "raft":
+        import torch
+        import torchvision
+
+        return f"torch {torch.__version__} / torchvision {torchvision.__version__}"
     if backend == "torch":
         import torch
 
@@ -65,12 +99,21 @@ def backend_version(backend: str) -> str:
     return f"numba {numba.__version__} / {opencv}"
 
 
-def make_flow(backend: str, parameters: FlowParameters | None = None, *, device: str | None = None) -> FlowBackend:
-    """Create a backend by name (see `choose_backend`). `device` is for torch: default CUDA if available, else CPU."""
+def make_flow(backend: str, parameters: Config | None = None, *, device: str | None = None) -> FlowBackend:
+    """Create a backend by name (see `choose_backend`).
+
+    `device` is for torch and raft: default CUDA if available, else CPU.
+    """
     backend = choose_backend(backend)
-    parameters = parameters if parameters is not None else FlowParameters()
-    if device is not None and backend != "torch":
-        raise ValueError(f"flow backend {backend!r} has no device (got {device!r}); only torch runs on one")
+    expected = parameters_class(backend)
+    parameters = parameters if parameters is not None else expected()
+    if not isinstance(parameters, expected):
+        raise ValueError(f"flow backend {backend!r} takes {expected.__name__}, not {type(parameters).__name__}")
+    if device is not None and not runs_on_device(backend):
+        raise ValueError(f"flow backend {backend!r} has no device (got {device!r}); only torch and raft run on one")
+    if backend in ALGORITHMS:
+        return ALGORITHMS[backend].make(parameters, device)  # type: ignore[arg-type]
+    assert isinstance(parameters, FlowParameters)
     if backend == "torch":
         from preprocess.flow.torch_backend import TorchFlow
 

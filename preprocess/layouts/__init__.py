@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from preprocess.layouts.collection import Collection, Video, escape_names, select_shard
+from preprocess.layouts.collection import Collection, Video, escape_names, select_classes, select_shard
 from preprocess.layouts.folders import scan_flat, scan_folder
 from preprocess.layouts.hmdb51 import scan_hmdb51
 from preprocess.layouts.kinetics import scan_kinetics
@@ -22,8 +22,9 @@ def scan_collection(
     test_fraction: float | None = None,
     seed: int = 0,
     source_pattern: str | None = None,
+    classes: list[str] | None = None,
 ) -> Collection:
-    """Scan the collection at `root`.
+    """Scan the collection at `root`; `classes` are the names of those to keep, None: all.
 
     `splits` is for the layouts ucf101, hmdb51 and kinetics; `test_fraction` and `seed` for folder; `source_pattern`
     for folder and flat.
@@ -47,4 +48,5 @@ def scan_collection(
         raise ValueError(f"layout {layout!r} makes no split of its own; leave --test-fraction out")
     if splits is not None and not splits.exists():
         raise FileNotFoundError(f"no split lists at {splits}")
-    return escape_names(scanners[layout]())
+    collection = escape_names(scanners[layout]())
+    return collection if classes is None else select_classes(collection, classes)

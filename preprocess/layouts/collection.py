@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from covid_cmsf.clips.names import escape_name
+from covid_cmsf.config import suggest
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,27 @@ def escape_names(collection: Collection) -> Collection:
             raise ValueError(f"{video.path} and {other} would both have the id {video.video_id!r}; rename one of them")
     splits = {
         name: {escape_name(key): subset for key, subset in one.items()} for name, one in collection.splits.items()
+    }
+    return replace(collection, videos=videos, splits=splits)
+
+
+def select_classes(collection: Collection, names: list[str]) -> Collection:
+    """Return the videos of the named classes, labeled from 0 in the order of their labels; ValueError for others."""
+    known = {video.class_name: video.label for video in collection.videos if video.class_name}
+    if not known:
+        raise ValueError("these videos have no classes to choose from; leave --classes out")
+    wanted = {escape_name(name.strip()) for name in names if name.strip()}
+    for name in sorted(wanted - set(known)):
+        raise ValueError(f"--classes: no video is of class {name!r}; {suggest(name, sorted(known))}")
+    if not wanted:
+        raise ValueError("--classes names no class; for example --classes Archery,Diving")
+    labels = make_labels(sorted(wanted, key=lambda name: known[name]))
+    videos = [
+        replace(video, label=labels[video.class_name]) for video in collection.videos if video.class_name in labels
+    ]
+    ids = {video.video_id for video in videos}
+    splits = {
+        name: {key: subset for key, subset in one.items() if key in ids} for name, one in collection.splits.items()
     }
     return replace(collection, videos=videos, splits=splits)
 

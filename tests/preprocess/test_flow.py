@@ -222,8 +222,9 @@ def test_gray_is_opencvs() -> None:
 
 
 def test_unknown_backend_lists_the_choices() -> None:
-    with pytest.raises(ValueError, match="'farneback'; choose from auto, numba, numba-fast, torch, opencv"):
-        choose_backend("farneback")
+    accepted = "auto, numba, numba-fast, torch, opencv, dis, farneback, raft"
+    with pytest.raises(ValueError, match=f"'brox'; choose from {accepted}"):
+        choose_backend("brox")
     with pytest.raises(ValueError, match="only torch"):
         make_flow("numba", device="cuda")
 

@@ -54,6 +54,23 @@ def test_ucf101_with_lists_follows_them(tmp_path: Path) -> None:
     assert "no classInd.txt" in collection.warnings[1], "other labels than the lists' own are never silent"
 
 
+def test_chosen_classes_are_labeled_from_0_and_others_are_in_no_split(tmp_path: Path) -> None:
+    root = touch(tmp_path, *ucf_names("Archery", "Diving", "Surfing", "Swing"))
+    whole, some = scan_collection("ucf101", root), scan_collection("ucf101", root, classes=["Surfing", " Diving", ""])
+    assert {v.class_name: v.label for v in some.videos} == {"Diving": 0, "Surfing": 1}
+    for name, split in some.splits.items():
+        kept = {key: subset for key, subset in whole.splits[name].items() if key.startswith(("Diving/", "Surfing/"))}
+        assert split == kept and len(split) == 50
+    with pytest.raises(ValueError, match="no video is of class 'diving'; did you mean 'Diving'"):
+        scan_collection("ucf101", root, classes=["diving", "Swing"])
+    with pytest.raises(ValueError, match="no video is of class 'Yoyo'; choose from Archery, Diving, Surfing, Swing"):
+        scan_collection("ucf101", root, classes=["Yoyo"])
+    with pytest.raises(ValueError, match="names no class"):
+        scan_collection("ucf101", root, classes=[""])
+    with pytest.raises(ValueError, match="no classes to choose from"):
+        scan_collection("flat", root, classes=["Swing"])
+
+
 @pytest.mark.real
 def test_group_splits_equal_the_published_lists(real_videos: Path) -> None:
     made = scan_collection("ucf101", real_videos)
