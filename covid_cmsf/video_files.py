@@ -16,6 +16,7 @@ from covid_cmsf.clips.flow_codec import FULL_BOUND, FlowLevels
 from covid_cmsf.clips.names import escape_name
 from covid_cmsf.clips.records import ClipRecord, Failure, FlowInfo, StoreInfo
 from covid_cmsf.clips.store import ClipStore
+from covid_cmsf.config import Config
 from covid_cmsf.devices import choose_device
 from covid_cmsf.evaluation.features.inference import evaluation_mode, video_features, window_features
 from covid_cmsf.evaluation.features.model import wrap_encoder
@@ -25,7 +26,7 @@ from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.views.dataset import num_usable_frames
 from preprocess.config import make_store_flow
 from preprocess.convert import StageError, flow_frames, resize_flow, sample_motion, stored_frames
-from preprocess.flow import FlowParameters, choose_backend, make_flow, to_gray
+from preprocess.flow import FlowParameters, algorithm_name, choose_backend, make_flow, parameters_class, to_gray
 
 Frame = NDArray[np.uint8]
 
@@ -52,12 +53,12 @@ def embed(
         videos: one path, or several.
         encoder: what `load_encoder` returns, or any module with `metadata`. Its training mode is restored afterwards.
         windows: clips per video, evenly spread; 4 when left out, 1 for a single-frame encoder.
-        modality: rgb, flow, rgbdiff or frame, for weights that do not say which they were trained on.
+        modality: rgb, flow, residual_flow, rgbdiff or frame, for weights that do not say which they were trained on.
         like: the clip store that the encoder was trained on: the same short edge, flow bound and TV-L1 parameters. Only
             needed for weights without this metadata: those of version 0.1.0 and of other projects.
         short_edge: resize frames to this short edge first, 0 is native; default: as in training, or native if unknown.
             Flow is in pixels, so it must be that of the clips that a flow encoder was trained on.
-        flow_backend: auto, numba, numba-fast, torch or opencv.
+        flow_backend: auto, numba, numba-fast, torch or opencv (TV-L1), dis or farneback.
         batch_size: windows that pass the network together.
         device: move the encoder there; where it is when left out.
 
@@ -82,7 +83,7 @@ def embed(
         if num_usable_frames(record, [data.modality]) < 1:
             raise ValueError(
                 f"{path} has {record.num_frames} frames; {eval_protocol.modality} needs at least "
-                f"{2 if eval_protocol.modality in ('flow', 'rgbdiff') else 1}"
+                f"{2 if eval_protocol.modality in ('flow', 'residual_flow', 'rgbdiff') else 1}"
             )
     with evaluation_mode(encoder):
         place = _device_of(encoder) if device is None else choose_device(str(device))
@@ -95,16 +96,17 @@ def optical_flow(
     frames: Tensor | NDArray[np.uint8],
     *,
     backend: str = "auto",
-    parameters: FlowParameters | None = None,
+    parameters: Config | None = None,
     device: str | None = None,
 ) -> Tensor:
-    """Return the TV-L1 flow (T - 1, 2, H, W) from each frame to the next, float32 pixels, x first.
+    """Return the optical flow (T - 1, 2, H, W) from each frame to the next, float32 pixels, x first.
 
     Args:
         frames: uint8, at least two: RGB (T, H, W, 3) or (T, 3, H, W), or gray (T, H, W).
-        backend: auto, numba (equal to OpenCV's to the last bit), numba-fast, torch (any device) or opencv.
-        parameters: those of OpenCV's `DualTVL1OpticalFlow`; its defaults when left out.
-        device: for the torch backend; a GPU where there is one.
+        backend: TV-L1 by auto, numba (equal to OpenCV's to the last bit), numba-fast, torch (any device) or opencv;
+            or another algorithm: dis, farneback, raft.
+        parameters: those of the backend, for TV-L1 `FlowParameters`; its defaults when left out.
+        device: for the backends torch and raft; a GPU where there is one.
 
     Example:
         >>> frames = torch.randint(0, 256, (3, 60, 80, 3), dtype=torch.uint8)
@@ -267,7 +269,11 @@ def file_settings(
         info = info.model_copy(update={"short_edge": short_edge})
     if flow_backend is not None:
         assert info.flow is not None
-        info = info.model_copy(update={"flow": info.flow.model_copy(update={"backend": choose_backend(flow_backend)})})
+        backend, algorithm = choose_backend(flow_backend), algorithm_name(flow_backend)
+        changes: dict[str, object] = {"backend": backend, "algorithm": algorithm}
+        if algorithm != info.flow.algorithm:
+            changes["parameters"] = parameters_class(backend)().model_dump(by_alias=True)
+        info = info.model_copy(update={"flow": info.flow.model_copy(update=changes)})
     return info
 
 

@@ -21,6 +21,7 @@ from covid_cmsf.clips.records import (
     Failure,
     StoreInfo,
     clip_path,
+    get_column,
     info_to_json,
     raise_conflict,
     verify_clip,
@@ -84,18 +85,22 @@ def _collect_errors(results: Iterator[list[str]], on_video: Callable[[], None]) 
 def _find_table_errors(store: ClipStore) -> Iterator[str]:
     if not store.records:
         yield "the manifest is empty"
-    known = {record.video_id for record in store.records}
+    known = set(get_column(store.records, "video_id"))
     failed = {failure.video_id for failure in store.failures}
+    listed = known | failed
     for name, split in store.splits.items():
-        missing = [video_id for video_id in split if video_id not in known | failed]
+        missing = [video_id for video_id in split if video_id not in listed]
         if missing:
             yield f"split {name}: {len(missing)} videos are not in the manifest, for example {missing[0]!r}"
     for video_id in sorted(known & failed):
         yield f"{video_id!r} is both in the manifest and in failures.csv"
     labels: dict[int, str] = {}
+    label_of: dict[str, int] = {}
     for record in store.records:
         if labels.setdefault(record.label, record.class_name) != record.class_name:
             yield f"label {record.label} means both {labels[record.label]!r} and {record.class_name!r}"
+        if label_of.setdefault(record.class_name, record.label) != record.label:
+            yield f"class {record.class_name!r} has both label {label_of[record.class_name]} and {record.label}"
         if "flow" in store.info.modalities and record.num_flow != record.num_frames - 1:
             yield f"{record.video_id!r} has {record.num_frames} frames but {record.num_flow} flow frames"
 

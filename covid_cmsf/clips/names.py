@@ -58,6 +58,9 @@ def escape_name(name: str) -> str:
 
 def are_valid(joined: str) -> bool:
     """Check all ids at once, which is many times faster than one by one; they have a / between, before and after."""
-    if any(part in joined for part in ("\\", "//", "/./", "/../")):  # an empty id, and / at an end, give //
-        return False
-    return joined.isprintable() or CONTROL.search(joined) is None
+    return are_valid_paths(joined) and (joined.isprintable() or CONTROL.search(joined) is None)
+
+
+def are_valid_paths(joined: str) -> bool:
+    """Check ids, joined as for `are_valid`, of which it is known that they have no control characters."""
+    return not any(part in joined for part in ("\\", "//", "/./", "/../"))  # an empty id, and / at an end, give //

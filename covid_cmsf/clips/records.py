@@ -20,8 +20,16 @@ from pydantic import Field
 
 from covid_cmsf.clips.columns import ColumnBuilder, ColumnTable, encode_text
 from covid_cmsf.clips.flow_codec import FlowLevels, motion_bound, size_bound
-from covid_cmsf.clips.names import are_valid, check_texts, check_video_ids
-from covid_cmsf.clips.plain_csv import cut_cells, join_cells, parse_floats, parse_integers, read_blocks, split_plain
+from covid_cmsf.clips.names import are_valid, are_valid_paths, check_texts, check_video_ids
+from covid_cmsf.clips.plain_csv import (
+    cut_cells,
+    is_printable,
+    join_cells,
+    parse_floats,
+    parse_integers,
+    read_blocks,
+    split_plain,
+)
 from covid_cmsf.clips.row_counts import count_error, recorded_count
 from covid_cmsf.clips.tables import open_table, parse_block, read_columns, write_rows
 from covid_cmsf.config import Config, validate
@@ -132,21 +140,32 @@ def _parse_plain(block: bytes, names: Sequence[str]) -> tuple[list[bytes], dict[
         else np.full(num_rows, value)
         for name, value in DEFAULTS.items()
     }
+    integers = [index for index, name in enumerate(names) if TYPES[name] is int]
+    values = parse_integers(block, cells[0][:, integers], cells[1][:, integers])
+    if values is None:
+        return None
+    columns |= {names[index]: column for index, column in zip(integers, values.T, strict=True)}
     ids: list[bytes] = []
     for name, starts, ends in zip(names, cells[0].T, cells[1].T, strict=True):
-        if TYPES[name] is str:
-            columns[name] = join_cells(block, starts, ends), ends - starts
-        else:
-            columns[name] = (parse_integers if TYPES[name] is int else parse_floats)(block, starts, ends)
-        if columns[name] is None:
-            return None
         if name == "video_id":
             ids = cut_cells(block, starts, ends)
+            columns[name] = b"".join(ids), ends - starts
+        elif TYPES[name] is str:
+            columns[name] = join_cells(block, starts, ends), ends - starts
+        elif TYPES[name] is float and (numbers := parse_floats(block, starts, ends)) is not None:
+            columns[name] = numbers
+        elif TYPES[name] is float:
+            return None
+    return (ids, columns) if _are_valid_names(block, ids, columns) else None
+
+
+def _are_valid_names(block: bytes, ids: Sequence[bytes], columns: Mapping[str, Any]) -> bool:
+    """Check that no id, source or class name of a block is escaped or invalid."""
     paths = b"/".join([b"", *ids, b""]).decode("utf-8", "surrogateescape")
+    if is_printable(block, len(ids)):
+        return b"'" not in block and are_valid_paths(paths)
     texts = (columns["source"][0] + columns["class_name"][0]).decode("utf-8", "surrogateescape")
-    if "'" in paths or "'" in texts or not are_valid(paths) or not texts.isprintable():
-        return None
-    return ids, columns
+    return "'" not in paths and "'" not in texts and are_valid(paths) and texts.isprintable()
 
 
 def _first_row_error(path: Path, first_row: int, columns: Mapping[str, Sequence[str]]) -> ValueError:
@@ -255,7 +274,7 @@ class FlowInfo(Config):
     algorithm: str = "tvl1"
     backend: str
     version: str
-    parameters: dict[str, float | int]
+    parameters: dict[str, float | int | str]
     bound: FlowBound = Field(description="pixels; by size or by motion (auto): the manifest has that of each video")
     levels: Literal[255, 256] = Field(default=256, description="255: no motion has a level of its own (format 2)")
     size: FlowSize = Field(

@@ -59,6 +59,15 @@ def test_idx_files_are_read(tmp_path: Path, suffix: str) -> None:
     assert np.array_equal(found[0, 2].numpy(), make_image(1, 4)[..., 0]) and torch.equal(found[0, 0], found[0, 2])
 
 
+def test_idx_files_may_have_colors(tmp_path: Path) -> None:
+    images = open_clips(make_idx_folder(tmp_path / "idx", color=True))
+    record = images.select("1", "train")[4]
+    assert np.array_equal(images.read_raw(record, "rgb", [0])[0].permute(1, 2, 0).numpy(), make_image(1, 4))
+    write_idx(tmp_path / "idx" / "train-images-idx4-ubyte", np.zeros((24, 4, 4, 2), np.uint8))
+    with pytest.raises(ValueError, match=r"shape \(24, 4, 4, 2\)"):
+        open_clips(tmp_path / "idx")
+
+
 def test_damaged_idx_files_are_named(tmp_path: Path) -> None:
     root = make_idx_folder(tmp_path / "idx", suffix="")
     path = root / "train-images-idx3-ubyte"

@@ -123,6 +123,13 @@ def test_tables_that_contradict_each_other_are_found(copy: Path) -> None:
         assert message in text
 
 
+def test_a_class_with_two_labels_is_found(copy: Path) -> None:
+    records = read_manifest(copy / "manifest.csv")
+    write_manifest(copy / "manifest.csv", [replace(records[0], label=99), *records[1:]])
+    same = [record for record in records[1:] if record.class_name == records[0].class_name]
+    assert same and any(f"class {same[0].class_name!r} has both label 99 and" in fault for fault in faults(copy))
+
+
 def test_the_same_file_in_two_classes_or_two_subsets_is_found(copy: Path) -> None:
     records = read_manifest(copy / "manifest.csv")
     first, second, *others = [replace(record, source_sha256=str(i)) for i, record in enumerate(records)]

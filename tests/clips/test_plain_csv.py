@@ -2,6 +2,7 @@
 
 import csv
 import io
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,19 +48,57 @@ def test_what_is_not_plain_is_left_to_csv(block: bytes) -> None:
     assert split_plain(block, IS_TEXT) is None
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "7", "1700000000123456789", str(2**63 - 1), "007", "-9", "12345"])
+def cells_of(*texts: str) -> tuple[bytes, np.ndarray, np.ndarray]:
+    """Return a row of text and then some bare cells, with the first byte and the end of these."""
+    ends = 9 + np.cumsum([len(text) + 1 for text in texts])
+    return f'"v_video",{",".join(texts)}\n'.encode(), ends - [len(text) for text in texts], ends
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0", "-1", "7", "12345678", "123456789", "1234567890123456", "12345678901234567", "1700000000123456789",
+     str(2**63 - 1), "-" + "9" * 18, "007", "-9", "12345"],
+)  # fmt: skip
 def test_integers_are_those_of_python(text: str) -> None:
-    block = f"5,{text},123\n".encode()
-    parsed = parse_integers(block, np.array([0, 2, 3 + len(text)]), np.array([1, 2 + len(text), 6 + len(text)]))
+    parsed = parse_integers(*cells_of("5", text, "123"))
     assert parsed is not None and parsed.tolist() == [5, int(text), 123]
 
 
-@pytest.mark.parametrize("text", ["", "-", "1.5", "1 ", "+1", "1_0", "x", "--1", "1-", str(2**63), "9" * 20])
+def test_integers_of_any_length_are_those_of_python() -> None:
+    generator = random.Random(0)
+    numbers = [
+        generator.randrange(10**places) * generator.choice([1, -1]) for places in range(1, 19) for _ in range(50)
+    ]
+    parsed = parse_integers(*cells_of(*map(str, numbers)))
+    assert parsed is not None and parsed.tolist() == numbers
+
+
+def test_floats_are_those_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = random.Random(0)
+    exact = [30000 / 1001, 25.0, 0.1, 15.0, 4.5, 12.345678, 29.97, 0.0, 100000.0]
+    exact += [round(generator.uniform(0, 10**i), 12 - i) for i in range(6) for _ in range(50)]
+    long = [24000 / 1001, 1e-05, float("inf"), -3.5, 2.0**60, 1 / 3]
+    for numbers in (exact, exact + long):
+        block, starts, ends = cells_of(*map(repr, numbers))
+        parsed = parse_floats(block, starts, ends)
+        assert parsed is not None and parsed.tolist() == numbers
+    monkeypatch.setattr(plain_csv, "cut_cells", None)  # those of few digits take the quick way
+    parsed = parse_floats(*cells_of(*map(repr, exact)))
+    assert parsed is not None and parsed.tolist() == exact
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-", "1.5", "1 ", "+1", "1_0", "x", "--1", "1-", "1:", "1/", "12345678x", str(2**63), "9" * 20]
+)
 def test_other_numbers_are_left_to_csv(text: str) -> None:
-    block = f"5,{text},1\n".encode()
-    assert parse_integers(block, np.array([0, 2]), np.array([1, 2 + len(text)])) is None
+    assert parse_integers(*cells_of("5", text)) is None
     if not text[:-1].replace(".", "").isdigit() and text not in ("1_0", "+1"):
-        assert parse_floats(block, np.array([0, 2]), np.array([1, 2 + len(text)])) is None
+        assert parse_floats(*cells_of("5.0", text)) is None
+
+
+@pytest.mark.parametrize("text", ["1.x", "x.1", ".", "1.2.3", "1.5 x", "1.:", "/.1", "12345678.123x"])
+def test_malformed_floats_are_left_to_csv(text: str) -> None:
+    assert parse_floats(*cells_of("5.0", text)) is None
 
 
 @pytest.mark.parametrize("block_size", [1, 300, 1 << 20])

@@ -1,6 +1,7 @@
-"""IDX files, the format of MNIST and Fashion-MNIST: `train-images-idx3-ubyte`, plain or gzipped.
+"""IDX files, the format of MNIST and Fashion-MNIST, plain or gzipped.
 
-Shapes: N images, H x W pixels.
+`train-images-idx3-ubyte` has gray images (N, H, W), `train-images-idx4-ubyte` color images (N, H, W, 3); the files of
+the test subset begin with `t10k`. Shapes: N images, H x W pixels.
 """
 
 import gzip
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from covid_cmsf.clips.images.base import Images, image_record
 from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.files import atomic_path
 
 FILES = {"train": "train", "test": "t10k"}
 UINT8 = 8  # IDX type code of unsigned bytes, the only one in MNIST-like sets
@@ -19,7 +21,7 @@ UINT8 = 8  # IDX type code of unsigned bytes, the only one in MNIST-like sets
 
 def is_idx_folder(path: Path) -> bool:
     """Return whether `path` has an IDX file of training images."""
-    return _find_file(path, "train-images-idx3-ubyte") is not None
+    return _find_file(path, *_image_files("train")) is not None
 
 
 class IdxImages(Images):
@@ -27,16 +29,17 @@ class IdxImages(Images):
 
     def __init__(self, records: list[ClipRecord], arrays: dict[str, NDArray[np.uint8]]) -> None:
         super().__init__(records)
-        self._arrays = arrays  # {subset: (N, H, W)}
+        self._arrays = arrays  # {subset: (N, H, W) or (N, H, W, 3)}
 
     @classmethod
     def open(cls, path: Path) -> "IdxImages":
         """Read the images and labels of both subsets."""
         records, arrays = [], {}
         for subset, prefix in FILES.items():
-            images = read_idx(_require_file(path, f"{prefix}-images-idx3-ubyte"))
+            images = read_idx(_require_file(path, *_image_files(prefix)))
             labels = read_idx(_require_file(path, f"{prefix}-labels-idx1-ubyte"))
-            if images.ndim != 3 or labels.shape != images.shape[:1]:
+            is_image = images.ndim == 3 or (images.ndim == 4 and images.shape[3] == 3)
+            if not is_image or labels.shape != images.shape[:1]:
                 raise ValueError(f"{path}: {prefix} has images of shape {images.shape} and labels {labels.shape}")
             arrays[subset] = images
             size = images.shape[2], images.shape[1]
@@ -47,7 +50,7 @@ class IdxImages(Images):
         return cls(records, arrays)
 
     def load_image(self, record: ClipRecord) -> NDArray[np.uint8]:
-        """Return the gray image (H, W)."""
+        """Return the image, gray (H, W) or in color (H, W, 3)."""
         subset, _, number = record.video_id.partition("/")
         image: NDArray[np.uint8] = self._arrays[subset][int(number)]
         return image
@@ -69,13 +72,26 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8, offset=offset).reshape(shape)
 
 
-def _find_file(path: Path, name: str) -> Path | None:
+def write_idx(path: Path, array: NDArray[np.uint8]) -> None:
+    """Write bytes of any shape as an IDX file, gzipped if the name ends in `.gz`."""
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, UINT8, array.ndim, *array.shape)
+    data = header + np.ascontiguousarray(array).tobytes()
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+
+
+def _image_files(prefix: str) -> tuple[str, str]:
+    return f"{prefix}-images-idx3-ubyte", f"{prefix}-images-idx4-ubyte"
+
+
+def _find_file(path: Path, *names: str) -> Path | None:
     # torchvision keeps the archive next to the unpacked file; read either
-    return next((path / file for file in (name, f"{name}.gz") if (path / file).is_file()), None)
+    files = (path / file for name in names for file in (name, f"{name}.gz"))
+    return next((file for file in files if file.is_file()), None)
 
 
-def _require_file(path: Path, name: str) -> Path:
-    found = _find_file(path, name)
+def _require_file(path: Path, *names: str) -> Path:
+    found = _find_file(path, *names)
     if found is None:
-        raise FileNotFoundError(f"no {name} or {name}.gz in {path}")
+        raise FileNotFoundError(f"no {' or '.join(names)}, plain or .gz, in {path}")
     return found
