@@ -1,6 +1,7 @@
-"""Choose a torch device by name."""
+"""Choose a torch device by name, and send small tensors to it."""
 
 import torch
+from torch import Tensor
 
 
 def choose_device(name: str, *, local_rank: int = 0) -> torch.device:
@@ -19,3 +20,8 @@ def choose_device(name: str, *, local_rank: int = 0) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"device {name!r}: there are {torch.cuda.device_count()} GPUs, counted from 0")
     return torch.device("cuda", local_rank) if device.type == "cuda" and device.index is None else device
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a CPU tensor to a device without waiting for it: a copy from pageable memory would wait for a GPU."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

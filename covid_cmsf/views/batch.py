@@ -11,19 +11,10 @@ from torch import Tensor
 
 from covid_cmsf.clips.flow_codec import FlowLevels
 from covid_cmsf.views.augment_params import AugmentParams
+from covid_cmsf.views.batch_augment import BatchAugment, augment_batch, plan_batch
 from covid_cmsf.views.modalities import Modality
-from covid_cmsf.views.pipeline import finish_view
 
 Views = dict[str, Tensor]  # {modality: (B, C, T, H, W)}, (B, C, H, W) for single frames
-
-
-@dataclass(frozen=True)
-class DeferredAugment:
-    """Views that are cropped uint8 values so far; colors and normalization are applied on the device."""
-
-    modalities: list[Modality]
-    levels: list[FlowLevels]  # [row of the batch]
-    params: list[list[dict[str, AugmentParams]]]  # [view][row of the batch][modality]
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,7 @@ class Batch:
     labels: Tensor  # (B,) -1 if unlabeled
     num_replaced: int = 0  # samples of other videos, in place of videos that could not be read
     read_error: str = ""  # the first of those errors
-    deferred: DeferredAugment | None = None
+    deferred: tuple[dict[str, BatchAugment], ...] = ()  # per view: what is still to be done, on the device
 
     @property
     def online(self) -> Views:
@@ -66,29 +57,24 @@ class Batch:
 
     def apply_deferred(self) -> "Batch":
         """Return the batch with deferred augmentation applied, on its current device."""
-        deferred = self.deferred
-        if deferred is None:
+        if not self.deferred:
             return self
         views = tuple(
-            {
-                modality.name: torch.stack(
-                    [
-                        finish_view(raw, params[row][modality.name], modality, levels=deferred.levels[row])
-                        for row, raw in enumerate(view[modality.name])
-                    ]
-                )
-                for modality in deferred.modalities
-                if modality.name in view
-            }
-            for view, params in zip(self.views, deferred.params, strict=True)
+            {name: augment_batch(frames, plans[name]) for name, frames in view.items()}
+            for view, plans in zip(self.views, self.deferred, strict=True)
         )
-        return replace(self, views=views, deferred=None)
+        return replace(self, views=views, deferred=())
 
     def _map_tensors(self, function) -> "Batch":  # type: ignore[no-untyped-def]
         views = tuple({name: function(view) for name, view in pair.items()} for pair in self.views)
+        deferred = tuple(
+            {name: plan.with_tensors(function(plan.numbers), function(plan.rows)) for name, plan in plans.items()}
+            for plans in self.deferred
+        )
         return replace(
             self,
             views=views,
+            deferred=deferred,
             videos=function(self.videos),
             sources=function(self.sources),
             labels=function(self.labels),
@@ -108,23 +94,35 @@ class Sample:
     params: tuple[dict[str, AugmentParams], ...] = ()
 
 
-def collate(samples: Sequence[Sample], *, modalities: list[Modality]) -> Batch:
-    """Stack samples into a batch."""
-    views = tuple(
-        {name: torch.stack([sample.views[number][name] for sample in samples]) for name in samples[0].views[number]}
-        for number in range(len(samples[0].views))
-    )
-    deferred = None
-    if samples[0].params:
-        params = [[sample.params[number] for sample in samples] for number in range(len(views))]
-        deferred = DeferredAugment(modalities, [sample.levels for sample in samples], params)
+def collate(samples: Sequence[Sample], *, modalities: list[Modality], size: int, frame_size: int) -> Batch:
+    """Stack samples into a batch; `size` and `frame_size` are the pixels of a view, if augmentation is deferred."""
+    views, deferred = [], []
+    for number, first in enumerate(samples[0].views):
+        clips = {name: [sample.views[number][name] for sample in samples] for name in first}
+        if not samples[0].params:
+            views.append({name: torch.stack(rows) for name, rows in clips.items()})
+            continue
+        levels = [sample.levels for sample in samples]
+        planned = {
+            modality.name: plan_batch(
+                clips[modality.name],
+                [sample.params[number][modality.name] for sample in samples],
+                modality,
+                size=frame_size if modality.single_frame else size,
+                levels=levels,
+            )
+            for modality in modalities
+            if modality.name in clips
+        }
+        views.append({name: frames for name, (frames, _) in planned.items()})
+        deferred.append({name: plan for name, (_, plan) in planned.items()})
     read_errors = [sample.read_error for sample in samples if sample.read_error]
     return Batch(
-        views=views,
+        views=tuple(views),
         videos=torch.tensor([sample.video for sample in samples]),
         sources=torch.tensor([sample.source for sample in samples]),
         labels=torch.tensor([sample.label for sample in samples]),
         num_replaced=len(read_errors),
         read_error=read_errors[0] if read_errors else "",
-        deferred=deferred,
+        deferred=tuple(deferred),
     )

@@ -21,7 +21,9 @@ class ViewConfig(Config):
     """
 
     modalities: tuple[str, ...] = Field(
-        default=("rgb", "flow"), min_length=1, description="rgb, flow, rgbdiff, frame; training adds what it needs"
+        default=("rgb", "flow"),
+        min_length=1,
+        description="rgb, flow, residual_flow, rgbdiff, frame; training adds what it needs",
     )
     length: int = Field(default=32, ge=1, description="frames per clip")
     stride: int = Field(default=1, ge=1, description="temporal stride, in frames")

@@ -3,8 +3,9 @@
 Shapes: T frames, C channels, H x W pixels.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,15 +17,18 @@ from covid_cmsf.clips.flow_codec import FlowLevels
 from covid_cmsf.clips.records import ClipRecord, get_column, take_records
 from covid_cmsf.clips.sampling import two_clips
 from covid_cmsf.config import validate
-from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
-from covid_cmsf.views.batch import Sample, Views
+from covid_cmsf.views.augment_params import AugmentParams, GeometryParams, sample_augment_params
+from covid_cmsf.views.batch import Batch, Sample, Views, collate
 from covid_cmsf.views.config import ViewConfig
-from covid_cmsf.views.modalities import Modality
+from covid_cmsf.views.modalities import Modality, compensate_camera
 from covid_cmsf.views.ops import crop_resize
 from covid_cmsf.views.pipeline import finish_view
 from covid_cmsf.views.presets import ViewSpec, get_preset, sample_view_specs
 
 MAX_REPLACEMENTS = 10  # videos to try before giving up, if they can't be read
+# Deferred frames are cropped and resized on the device, unless they have more pixels than this many views: then it is
+# cheaper to do that before they are sent there. Frames of short edge 160 have twice the pixels of a view of 128.
+MAX_SHIPPED_VIEWS = 3.0
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,12 @@ class ViewDataset(Dataset[Sample]):
         config: clips and augmentation (default: the paper's, 32 frames of 128 pixels).
         split: name of a split of the clips.
         subset: train (default), test or val.
-        modalities: rgb, flow, rgbdiff, frame; overrides the config, as do the next three.
+        modalities: rgb, flow, residual_flow, rgbdiff, frame; overrides the config, as do the next three.
         length: frames per clip.
         stride: temporal stride, in frames.
         size: height and width of a view, in pixels.
         seed: a sample is determined by the seed and its key.
-        defer: apply colors and normalization on the device (see `Batch.to`).
+        defer: crop, flip, color and normalize whole batches on the device (see `Batch.to`); for GPUs.
         online: modalities of the online view (default: all). Other modalities are neither decoded nor augmented;
             leaving one out does not change the others.
         target: modalities of the target view (default: all).
@@ -130,6 +134,10 @@ class ViewDataset(Dataset[Sample]):
                 video = int(rng.integers(len(self.records)))
         raise RuntimeError(f"{MAX_REPLACEMENTS} videos in a row could not be read; the first: {read_error}")
 
+    def collate_fn(self) -> Callable[[Sequence[Sample]], Batch]:
+        """Return the function that makes a batch of samples, for a DataLoader."""
+        return partial(collate, modalities=self.modalities, size=self.config.size, frame_size=self.config.frame_size)
+
     def _make_sample(self, video: int, rng: np.random.Generator, read_error: str) -> Sample:
         record = self.records[video]
         specs, frame_indices, single = self._draw_clips(record, rng)
@@ -182,11 +190,14 @@ class ViewDataset(Dataset[Sample]):
             augment_params = sample_augment_params(
                 augmentation, np.random.default_rng(params_seed), height=height, width=width
             )
-            view = crop_resize(raw, augment_params.geometry, augmentation.size)
-            modality_views[modality.name] = (
-                view if self.defer else finish_view(view, augment_params, modality, levels=levels)
-            )
-            modality_params[modality.name] = augment_params
+            if not self.defer:
+                view = crop_resize(raw, augment_params.geometry, augmentation.size)
+                raw = finish_view(view, augment_params, modality, levels=levels)
+            elif height * width > MAX_SHIPPED_VIEWS * augmentation.size**2:
+                raw = crop_resize(raw, augment_params.geometry, augmentation.size)
+                whole = GeometryParams(0, 0, 1, 1, augment_params.geometry.flip)
+                augment_params = replace(augment_params, geometry=whole)
+            modality_views[modality.name], modality_params[modality.name] = raw, augment_params
         return modality_views, modality_params
 
     def _read(self, record: ClipRecord, frame_indices: list[list[int]], single: int) -> list[Views]:
@@ -200,10 +211,13 @@ class ViewDataset(Dataset[Sample]):
             ordered = sorted(frames)
             position_of = {number: index for index, number in enumerate(ordered)}
             decoded[stored] = position_of, self.clips.read_raw(record, stored, ordered)
+        levels = self.clips.flow_levels(record)
         return [
             {
-                modality.name: _gather_frames(
-                    *decoded[modality.stored_modality], required_frames(modality, one, single=single)
+                modality.name: compensate_camera(
+                    _gather_frames(*decoded[modality.stored_modality], required_frames(modality, one, single=single)),
+                    modality,
+                    levels=levels,
                 )
                 for modality in in_view
             }

@@ -1,8 +1,10 @@
 """Batches of views: the sampler of an epoch's order, split between processes, and the data loader."""
 
+import multiprocessing
+import multiprocessing.util
+import os
 import signal
 from collections.abc import Generator, Iterator, Sized
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -10,10 +12,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from covid_cmsf.views.batch import Batch, collate
+from covid_cmsf.views.batch import Batch
 from covid_cmsf.views.dataset import SampleKey, ViewDataset
 
 MAX_REPLACED_FRACTION = 0.01  # a run stops if more clips than this can't be read
+EXIT_SIGNAL = signal.SIGUSR2  # schedulers send others: the data loading process sends it to its workers
 MIN_CLIPS_SEEN = 200  # clips read before that fraction is checked
 
 
@@ -110,13 +113,13 @@ class ViewLoader:
             worker_options = {
                 "persistent_workers": True,
                 "prefetch_factor": prefetch,
-                "multiprocessing_context": "spawn",
+                "multiprocessing_context": worker_start_method(num_workers),
             }
         self._loader: DataLoader[Any] = DataLoader(
             data,
             batch_sampler=self.sampler,
             num_workers=num_workers,
-            collate_fn=partial(collate, modalities=data.modalities),
+            collate_fn=data.collate_fn(),
             pin_memory=pin_memory,
             worker_init_fn=init_worker,
             **worker_options,
@@ -151,16 +154,39 @@ class ViewLoader:
         return batch
 
 
+def worker_start_method(num_workers: int) -> str | None:
+    """Return how worker processes start, None without any; call it before they do.
+
+    Workers that send tensors need a temporary folder (`pymp-*`) for a socket. One that is killed at the end does not
+    remove its own; processes that start after this one has a folder use that, and this one removes it when it exits.
+    Workers that are alive then (of a loader in a script's own variables) would ignore the SIGTERM that multiprocessing
+    sends, and be waited for without end, so they are told to exit before.
+    """
+    if not num_workers:
+        return None
+    multiprocessing.util.get_temp_dir()
+    multiprocessing.util.Finalize(None, _end_workers, exitpriority=100)
+    return "spawn"
+
+
+def _end_workers() -> None:
+    for process in multiprocessing.active_children():
+        if process.daemon and process.pid is not None:
+            os.kill(process.pid, EXIT_SIGNAL)
+
+
 def init_worker(worker: int) -> None:
     """Set up a worker process: one thread (there are as many workers as cores), and ignore signals.
 
     Job schedulers and Ctrl-C signal all processes at once: workers must live until the training process has finished
-    the step and saved. A second SIGTERM comes from that process, if a worker does not exit on request.
+    the step and saved. A second SIGTERM comes from that process, if a worker does not exit on request, and
+    `EXIT_SIGNAL` when that process exits.
     """
     torch.set_num_threads(1)
     for one in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(one, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _restore_default_sigterm)
+    signal.signal(EXIT_SIGNAL, lambda number, frame: os._exit(0))
 
 
 def _restore_default_sigterm(number: int, frame: FrameType | None) -> None:

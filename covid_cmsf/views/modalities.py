@@ -1,11 +1,12 @@
 """The modalities: stored frames, shape of a view, and normalization.
 
-| name    | reads           | view              | normalization                                           |
-|---------|-----------------|-------------------|---------------------------------------------------------|
-| rgb     | frames i        | (3, T, H, W)      | ImageNet mean and standard deviation                    |
-| flow    | flow i          | (2, T, H, W)      | pixels / 4; a flip negates x                            |
-| rgbdiff | frames i, i + 1 | (3, T, H, W)      | difference / 0.1; shows the motion of flow i            |
-| frame   | one frame       | (3, H, W)         | as rgb; an image, for 2D networks                       |
+| name          | reads           | view         | normalization                                               |
+|---------------|-----------------|--------------|-------------------------------------------------------------|
+| rgb           | frames i        | (3, T, H, W) | ImageNet mean and standard deviation                        |
+| flow          | flow i          | (2, T, H, W) | pixels / 4; a flip negates x                                |
+| residual_flow | flow i          | (2, T, H, W) | as flow, minus the frame's median: without the camera's pan |
+| rgbdiff       | frames i, i + 1 | (3, T, H, W) | difference / 0.1; shows the motion of flow i                |
+| frame         | one frame       | (3, H, W)    | as rgb; an image, for 2D networks                           |
 
 Shapes: T frames, C channels, H x W pixels.
 """
@@ -39,11 +40,23 @@ class Modality:
     signed_x: bool = False  # channel 0 is horizontal motion: a flip negates it
     frame_difference: bool = False  # frame i + 1 minus frame i
     single_frame: bool = False
+    subtract_median: bool = False  # of each flow frame, which is mostly the camera's motion
 
 
 MODALITIES = {
     "rgb": Modality("rgb", "rgb", "rgb", 3, IMAGENET_MEAN, IMAGENET_STD, has_color=True),
     "flow": Modality("flow", "flow", "flow", 2, (0.0, 0.0), (FLOW_STD, FLOW_STD), has_color=False, signed_x=True),
+    "residual_flow": Modality(
+        "residual_flow",
+        "flow",
+        "flow",
+        2,
+        (0.0, 0.0),
+        (FLOW_STD, FLOW_STD),
+        has_color=False,
+        signed_x=True,
+        subtract_median=True,
+    ),
     "rgbdiff": Modality(
         "rgbdiff", "rgb", "rgb", 3, (0.0,) * 3, (DIFFERENCE_STD,) * 3, has_color=True, frame_difference=True
     ),
@@ -59,6 +72,24 @@ def get_modality(name: str, *, flow_style: FlowStyle = "motion") -> Modality:
     if name not in MODALITIES:
         raise ValueError(f"unknown modality {name!r}; choose from {', '.join(MODALITIES)}")
     return COCLR_FLOW if name == "flow" and flow_style == "coclr" else MODALITIES[name]
+
+
+def compensate_camera(raw: Tensor, modality: Modality, *, levels: FlowLevels) -> Tensor:
+    """Return whole stored frames, uint8 (T, C, H, W), with each flow frame's median moved to the level of no motion.
+
+    Most of a frame is background, so its median is the camera's pan (Simonyan and Zisserman 2014 subtract the mean).
+    Only for modalities that ask for it. Motion that leaves the levels is clipped to the fastest one.
+
+    Example:
+        >>> pan = torch.full((1, 2, 4, 4), 200, dtype=torch.uint8)
+        >>> compensate_camera(pan, get_modality("residual_flow"), levels=COCLR_LEVELS).unique().tolist()
+        [128]
+    """
+    if not modality.subtract_median:
+        return raw
+    median = raw.flatten(2).median(2).values.int()
+    shift = round(-levels.offset / levels.step) - median
+    return (raw.int() + shift[..., None, None]).clamp_(0, 255).to(torch.uint8)
 
 
 def dequantize(raw: Tensor, modality: Modality, *, levels: FlowLevels, out: Tensor | None = None) -> Tensor:

@@ -21,10 +21,7 @@ def crop_resize(clip: Tensor, geometry: GeometryParams, size: int) -> Tensor:
 
     Does not flip (see `hflip`), and does not scale values: flow stays in pixels of the stored frame.
     """
-    height, width = clip.shape[-2:]
-    top, left = round(geometry.top * height), round(geometry.left * width)
-    bottom = min(height, top + max(1, round(geometry.height * height)))
-    right = min(width, left + max(1, round(geometry.width * width)))
+    top, bottom, left, right = crop_box(geometry, *clip.shape[-2:])
     cropped = clip[..., top:bottom, left:right]
     if cropped.shape[-2:] == (size, size):
         return cropped
@@ -32,6 +29,14 @@ def crop_resize(clip: Tensor, geometry: GeometryParams, size: int) -> Tensor:
         resized = F.interpolate(cropped.float(), (size, size), mode="bilinear", antialias=True)
         return resized.round_().clamp_(0, 255).to(torch.uint8)
     return F.interpolate(cropped, (size, size), mode="bilinear", antialias=True)
+
+
+def crop_box(geometry: GeometryParams, height: int, width: int) -> tuple[int, int, int, int]:
+    """Return top, bottom, left and right of a crop in pixels; bottom and right are the first outside of it."""
+    top, left = round(geometry.top * height), round(geometry.left * width)
+    bottom = min(height, top + max(1, round(geometry.height * height)))
+    right = min(width, left + max(1, round(geometry.width * width)))
+    return top, bottom, left, right
 
 
 def hflip(clip: Tensor) -> Tensor:
@@ -107,9 +112,14 @@ def gray_(clip: Tensor, channel: int) -> Tensor:
 # Blur
 
 
+def blur_radius(sigma: float, limit: int) -> int:
+    """Return the distance in pixels beyond which a blur has no weight: 3 sigma, at least 1, at most `limit`."""
+    return max(1, min(math.ceil(3 * sigma), limit))
+
+
 def gaussian_weights(sigma: float, limit: int) -> list[float]:
     """Return the weights at distance 0, 1, 2, ... up to 3 sigma, at most `limit`; both sides sum to 1."""
-    radius = max(1, min(math.ceil(3 * sigma), limit))
+    radius = blur_radius(sigma, limit)
     weights = [math.exp(-0.5 * (i / sigma) ** 2) for i in range(radius + 1)]
     total = weights[0] + 2 * sum(weights[1:])
     return [weight / total for weight in weights]

@@ -7,7 +7,7 @@ import torchvision.transforms.v2.functional as TF
 
 from covid_cmsf.clips.flow_codec import COCLR_LEVELS
 from covid_cmsf.views.augment_params import ColorJitterParams, GeometryParams, sample_augment_params, sample_geometry
-from covid_cmsf.views.modalities import COCLR_FLOW, MODALITIES, dequantize, get_modality
+from covid_cmsf.views.modalities import COCLR_FLOW, MODALITIES, compensate_camera, dequantize, get_modality
 from covid_cmsf.views.ops import (
     blur_,
     brightness_,
@@ -167,6 +167,23 @@ def test_resizing_keeps_the_magnitude_of_flow() -> None:
 def test_coclr_flow_is_a_picture_of_128_y_x() -> None:
     values = dequantize(quantized_flow(8.0, -2.0), get_modality("flow", flow_style="coclr"), levels=COCLR_LEVELS) * 255
     assert values[0, :, 0, 0].round().tolist() == [128, 115, 178]
+
+
+def test_residual_flow_is_flow_minus_the_median_of_each_frame() -> None:
+    raw = torch.randint(90, 170, (3, 2, 9, 11), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    found = compensate_camera(raw, get_modality("residual_flow"), levels=COCLR_LEVELS)
+    for frame, channel in np.ndindex(3, 2):
+        plane = raw[frame, channel].numpy().astype(int)
+        expected = plane - int(np.median(plane)) + 128
+        assert (found[frame, channel].numpy() == expected).all()
+    pan = compensate_camera(raw + 40, get_modality("residual_flow"), levels=COCLR_LEVELS)
+    assert torch.equal(pan, found), "the same motion, filmed by a camera that pans"
+    assert compensate_camera(raw, get_modality("flow"), levels=COCLR_LEVELS) is raw
+    fast = torch.zeros(1, 2, 3, 3, dtype=torch.uint8)
+    fast[..., 0, 0] = 255
+    assert compensate_camera(fast, get_modality("residual_flow"), levels=COCLR_LEVELS).max() == 255, (
+        "clipped, not wrapped"
+    )
 
 
 def test_rgbdiff_is_the_difference_of_neighbors() -> None:
