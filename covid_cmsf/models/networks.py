@@ -19,6 +19,8 @@ from covid_cmsf.models.checkpoints.load import LoadedWeights, load_weights
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.encoder import Encoder, freeze_, weights_sha256
 from covid_cmsf.models.heads import MLP, head_layout, predictor_layout
+from covid_cmsf.models.input_transform import InputTransform
+from covid_cmsf.models.named_networks import load_named_network, named_library, own_transform
 from covid_cmsf.models.registry import create_model
 from covid_cmsf.views.modalities import FlowStyle, get_modality
 
@@ -131,7 +133,8 @@ def ema_update_(target: Network, online: Network, momentum: float) -> None:
 class Guide(nn.Module):
     """A frozen network that gives unit vectors; `modality` is its input, `column` its column in the memory bank.
 
-    With a bare encoder the embedding is its feature.
+    With a bare encoder the embedding is its feature. `transform` is the preprocessing of a network of another library,
+    which was not trained on the views of this package.
 
     Example:
         >>> guide = cc.Guide(cc.create_model("s3d_tiny"), modality="rgb", description="random weights")
@@ -139,9 +142,16 @@ class Guide(nn.Module):
     """
 
     def __init__(
-        self, network: Network | Encoder, *, modality: str, description: str, column: str | None = None
+        self,
+        network: Network | Encoder,
+        *,
+        modality: str,
+        description: str,
+        column: str | None = None,
+        transform: InputTransform | None = None,
     ) -> None:
         super().__init__()
+        self.transform = transform
         self.network, self.modality, self.description = freeze_(network), modality, description
         self.column = f"guide_{modality}" if column is None else column
         self.fingerprint = weights_sha256(self.network)
@@ -153,8 +163,13 @@ class Guide(nn.Module):
 
     @torch.no_grad()
     def forward(self, view: Tensor) -> Tensor:
-        """Return unit vectors (B, D) in fp32 for views (B, C, T, H, W)."""
-        return nn.functional.normalize(self.network(view).float(), dim=1)
+        """Return unit vectors (B, D) in fp32 for views (B, C, T, H, W) of training."""
+        return self.embed(view if self.transform is None else self.transform.from_view(view))
+
+    @torch.no_grad()
+    def embed(self, clip: Tensor) -> Tensor:
+        """Return unit vectors (B, D) in fp32 for clips that are prepared as the network takes them."""
+        return nn.functional.normalize(self.network(clip).float(), dim=1)
 
     def check_unchanged(self) -> None:
         """Raise RuntimeError if a weight or a batch-norm statistic differs from when the guide was made."""
@@ -167,7 +182,7 @@ class Guide(nn.Module):
 def load_guide(
     path: str | Path, *, branch: str | None = None, layer: str = "projector", modality: str | None = None
 ) -> Guide:
-    """Load a frozen guide from a checkpoint or a run folder.
+    """Load a frozen guide from a checkpoint, a run folder, or by name from another library (`timm:NAME`).
 
     `layer` is the output that is compared: `projector`, or `encoder` for its feature. `modality` is that of the file
     unless given.
@@ -179,6 +194,8 @@ def load_guide(
     """
     if layer not in ("projector", "encoder"):
         raise ValueError(f"unknown layer {layer!r}; choose from projector, encoder")
+    if named_library(path) is not None:
+        return make_named_guide(str(path))
     loaded = load_weights(path, branch=branch, keep_head=layer == "projector")
     return make_guide(loaded, path=path, modality=loaded.metadata.modality if modality is None else modality)
 
@@ -188,6 +205,19 @@ def make_guide(loaded: LoadedWeights, *, path: str | Path, modality: str, column
     network = loaded.encoder if loaded.projector is None else Network(loaded.encoder, loaded.projector)
     description = f"{path} ({modality}, {loaded.metadata.encoder}, {loaded.metadata.trained})"
     return Guide(network, modality=modality, description=description, column=column)
+
+
+def make_named_guide(address: str, *, column: str | None = None) -> Guide:
+    """Load a network of another library as a guide: its features are compared, with its own preprocessing."""
+    loaded = load_named_network(address)
+    metadata = loaded.network.metadata
+    return Guide(
+        loaded.network,
+        modality=metadata.modality,
+        description=f"{address} ({metadata.modality}, {metadata.trained})",
+        column=column,
+        transform=own_transform(loaded),
+    )
 
 
 def network_metadata(

@@ -26,8 +26,8 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
-def tiny_weights(path: Path, *, num_classes: int = 10) -> nn.Module:
-    torch.manual_seed(3)
+def tiny_weights(path: Path, *, num_classes: int = 10, seed: int = 3) -> nn.Module:
+    torch.manual_seed(seed)
     network: nn.Module = timm.create_model(TINY, pretrained=False, num_classes=num_classes)
     save_file(network.state_dict(), path)
     return network.eval()

@@ -40,6 +40,7 @@ def encoder_for(modality: str, **changes: object) -> Encoder:
         ("flow", {"mean": (0.5, 0.4), "std": (0.2, 0.3)}),  # CoCLR's network, reduced to (x, y)
         ("flow", {"flow_style": "coclr"}),
         ("rgbdiff", {}),
+        ("residual_flow", {}),
         ("frame", {}),
     ],
 )
@@ -51,7 +52,7 @@ def test_the_clip_is_that_of_the_evaluations_center_window(modality: str, change
     data = VideoDataset(clips, clips.records[:1], ["test"], protocol)
     (expected,) = data[0].views(protocol, torch.device("cpu"))
     record = clips.records[0]
-    stored, count = ("flow", record.num_flow) if modality == "flow" else ("rgb", record.num_frames)
+    stored, count = ("flow", record.num_flow) if modality in ("flow", "residual_flow") else ("rgb", record.num_frames)
     raw = clips.read_raw(record, stored, list(range(count)))
     for frames in (raw, raw.permute(0, 2, 3, 1), raw.permute(0, 2, 3, 1).numpy()):
         clip = encoder.preprocess(frames, levels=clips.flow_levels(record))
