@@ -218,6 +218,7 @@ def learn(
     layout: str | None = None,
     source_pattern: str | None = None,
     image: str | None = None,
+    guide: str | None = None,
     short_edge: int | None = None,
     device: str = "auto",
     workers: int | None = None,
@@ -237,6 +238,7 @@ def learn(
         layout: flat, or folder: the first folder below `videos` is the class.
         source_pattern: regular expression on the path whose first group names the footage of a clip.
         image: timm:NAME or timm:NAME?weights=FILE, an image network to search by as well; none: without it.
+        guide: timm:NAME?weights=FILE or torchvision:NAME?weights=FILE, a network that guides both networks.
         short_edge: pixels of the stored clips.
         device: auto, cpu, cuda, ...
         workers: processes that convert videos.
@@ -257,6 +259,7 @@ def learn(
         short_edge=short_edge,
         seed=seed,
         image=image,
+        guide=guide,
         device=device,
         workers=workers,
         seconds=None if time is None else parse_time(time),

@@ -7,16 +7,18 @@ A check is a function that returns problems, one line each. `training.preflight`
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
+from covid_cmsf.exit_codes import USER_ERRORS
 from covid_cmsf.files import read_text
 from covid_cmsf.logs import format_bytes
 
 logger = logging.getLogger(__name__)
 MAX_STAGES_NAMED = 3
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,15 @@ def raise_problems(problems: Iterable[Problem]) -> None:
         raise PreflightError(errors[0])
     if errors:
         raise PreflightError("\n  ".join([f"{len(errors)} problems, nothing was started:", *errors]))
+
+
+def attempt(problems: list[Problem], work: Callable[[], Value]) -> Value | None:
+    """Return what `work` returns; or add the user's mistake that it raises to `problems` and return None."""
+    try:
+        return work()
+    except USER_ERRORS as error:
+        problems.append(Problem(str(error)))
+        return None
 
 
 def merge_stages(problems: Sequence[Problem]) -> list[str]:

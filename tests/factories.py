@@ -139,13 +139,15 @@ def write_idx(path: Path, values: NDArray[np.uint8]) -> None:
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
-def make_idx_folder(root: Path, *, classes: int = 3, train: int = 8, test: int = 3, suffix: str = ".gz") -> Path:
-    """Write IDX files with gray images and labels of both subsets; return root."""
+def make_idx_folder(
+    root: Path, *, classes: int = 3, train: int = 8, test: int = 3, suffix: str = ".gz", color: bool = False
+) -> Path:
+    """Write IDX files with images, gray or in color, and labels of both subsets; return root."""
     root.mkdir(parents=True, exist_ok=True)
     for name, count, first in (("train", train, 0), ("t10k", test, 1000)):
         labels = np.arange(classes * count) % classes
-        images = np.stack([make_image(int(label), first + i)[..., 0] for i, label in enumerate(labels)])
-        write_idx(root / f"{name}-images-idx3-ubyte{suffix}", images)
+        images = np.stack([make_image(int(label), first + i) for i, label in enumerate(labels)])
+        write_idx(root / f"{name}-images-idx{3 + color}-ubyte{suffix}", images if color else images[..., 0])
         write_idx(root / f"{name}-labels-idx1-ubyte{suffix}", labels.astype(np.uint8))
     return root
 

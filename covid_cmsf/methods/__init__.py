@@ -1,1 +1,1 @@
-"""Room 5: embeddings -> loss. A bank of past targets, constraints on who may be a neighbor, and the losses."""
+"""Embeddings -> loss: a bank of past targets, constraints on which entries may be neighbors, and the losses."""

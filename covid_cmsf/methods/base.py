@@ -55,7 +55,7 @@ class EmbeddedBatch:
     bank_indices: BankIndices | None = None  # the targets' entries, once they are pushed
 
     def select(self, chosen: Tensor | slice) -> "EmbeddedBatch":
-        """Return some of the samples: `chosen` is a mask (B,) or a slice."""
+        """Return some of the samples: `chosen` are rows, a mask (B,) or a slice."""
         return replace(
             self,
             online=self.online[chosen],

@@ -173,15 +173,16 @@ class SemiSupervisedMeanShift(MeanShift):
         assert batch.bank_indices is not None and batch.bank_indices.labeled is not None
         has_label = batch.labels >= 0
         values, valid = batch.online.float().sum(1) * 0, torch.zeros_like(has_label)
-        for mask, bank, indices, loss in (
-            (has_label, banks.labeled, batch.bank_indices.labeled, self.loss),
-            (~has_label, banks.main, batch.bank_indices.main, self.unconstrained_loss),
+        ordered, num_labeled = has_label.int().sort(descending=True, stable=True).indices, int(has_label.sum())
+        for rows, bank, indices, loss in (
+            (ordered[:num_labeled], banks.labeled, batch.bank_indices.labeled, self.loss),
+            (ordered[num_labeled:], banks.main, batch.bank_indices.main, self.unconstrained_loss),
         ):
-            if mask.any():
-                chosen = batch.select(mask)
-                found = loss.per_sample(chosen.online, bank, self._query(chosen, indices[mask]))
-                values = values.index_put((mask,), found.values)
-                valid[mask] = found.valid
+            if len(rows):
+                chosen = batch.select(rows)
+                found = loss.per_sample(chosen.online, bank, self._query(chosen, indices[rows]))
+                values = values.index_put((rows,), found.values)
+                valid[rows] = found.valid
         return PerSampleLoss(values, valid)
 
     @torch.no_grad()

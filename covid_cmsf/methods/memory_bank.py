@@ -5,6 +5,7 @@ A run has one bank for all samples and, for semi-supervised CMSF, a second one f
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,10 +53,15 @@ class MemoryBank(nn.Module):
         for name in (*ID_NAMES, "push_index"):
             self.register_buffer(name, torch.full((size,), -1, dtype=torch.int64))
         self.register_buffer("num_pushed", torch.zeros((), dtype=torch.int64))
+        self._count = 0  # `num_pushed` as a number: reading that from a GPU would wait for it
 
     def __len__(self) -> int:
         """Return the number of filled entries; only these can be neighbors."""
-        return min(int(self.num_pushed), self.size)
+        return min(self._count, self.size)
+
+    def _load_from_state_dict(self, *args: Any, **options: Any) -> None:
+        super()._load_from_state_dict(*args, **options)
+        self._count = int(self.num_pushed)
 
     @property
     def targets(self) -> Tensor:
@@ -94,7 +100,7 @@ class MemoryBank(nn.Module):
         labels = torch.full_like(videos, -1) if labels is None else labels
         true_labels = labels if true_labels is None else true_labels
         num_new = len(videos)
-        positions = self.num_pushed + torch.arange(num_new, device=videos.device)
+        positions = torch.arange(self._count, self._count + num_new, device=videos.device)
         kept = slice(max(0, num_new - self.size), None)
         indices = (positions % self.size)[kept]
         for name, values in embeddings.items():
@@ -103,7 +109,8 @@ class MemoryBank(nn.Module):
         for name, numbers in zip((*ID_NAMES, "push_index"), ids, strict=True):
             self.get_buffer(name)[indices] = numbers[kept]
         self.num_pushed += num_new
-        return torch.where(positions < self.num_pushed - self.size, -1, positions % self.size)
+        self._count += num_new
+        return torch.where(positions < self._count - self.size, -1, positions % self.size)
 
     @torch.no_grad()
     def relabel_(self, labels: Tensor) -> None:
@@ -114,7 +121,7 @@ class MemoryBank(nn.Module):
         """Return how many pushes ago the average entry was written, as a fraction of the bank: about 0.5 when full."""
         if not len(self):
             return 0.0
-        return float((self.num_pushed - self.push_index[: len(self)]).float().mean() / self.size)
+        return float((self._count - self.push_index[: len(self)]).float().mean() / self.size)
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ class BankIndices:
     labeled: Tensor | None = None
 
     def select(self, chosen: Tensor | slice) -> "BankIndices":
-        """Return those of some samples: `chosen` is a mask (B,) or a slice."""
+        """Return those of some samples: `chosen` are rows, a mask (B,) or a slice."""
         return BankIndices(self.main[chosen], None if self.labeled is None else self.labeled[chosen])
 
 
@@ -152,10 +159,11 @@ class MemoryBanks(nn.Module):
         indices = self.main.push_(embeddings, **ids)
         if self.labeled is None:
             return BankIndices(indices)
-        has_label, labeled_indices = labels >= 0, torch.full_like(indices, -1)
-        if has_label.any():
-            labeled_embeddings = {name: values[has_label] for name, values in embeddings.items()}
-            labeled_indices[has_label] = self.labeled.push_(
-                labeled_embeddings, **{name: numbers[has_label] for name, numbers in ids.items()}
+        # Rows instead of a mask: every index by a mask would wait for a GPU.
+        labeled_rows, labeled_indices = (labels >= 0).nonzero().flatten(), torch.full_like(indices, -1)
+        if len(labeled_rows):
+            labeled_embeddings = {name: values[labeled_rows] for name, values in embeddings.items()}
+            labeled_indices[labeled_rows] = self.labeled.push_(
+                labeled_embeddings, **{name: numbers[labeled_rows] for name, numbers in ids.items()}
             )
         return BankIndices(indices, labeled_indices)

@@ -75,9 +75,12 @@ def nearest_same_label(
 ) -> Neighbors:
     """Return the k nearest entries with each query's label (B,); `forbidden` (B, M) entries are never returned.
 
-    Small classes are searched all at once. Large ones one after the other, each for all of its queries together, so
-    that no entry is gathered twice: either way at most M entries are.
+    On a CPU small classes are searched all at once, and large ones one after the other, each for all of its queries
+    together, so that no entry is gathered twice: either way at most M entries are.
     """
+    if queries.device.type != "cpu":  # a GPU compares all with all sooner than the CPU learns the sizes of classes
+        other = (labels[:, None] != bank_labels[None, :]) | (labels < 0)[:, None]
+        return nearest(queries, bank, k, forbidden=other if forbidden is None else other | forbidden)
     order, start, end = _class_spans(labels, bank_labels)
     longest = int((end - start).max())
     if len(labels) * longest <= len(bank):

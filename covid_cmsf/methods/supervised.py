@@ -100,11 +100,10 @@ def _accuracy(scores: Tensor, labels: Tensor) -> Metrics:
 
 def bank_prototypes(bank: Tensor, bank_labels: Tensor, *, num_classes: int) -> tuple[Tensor, Tensor]:
     """Return unit prototypes (C, D), the directions of each class's mean, and which classes have entries (C,)."""
-    has_label = bank_labels >= 0
-    sums = torch.zeros(num_classes, bank.shape[1], device=bank.device).index_add_(
-        0, bank_labels[has_label], bank[has_label]
-    )
-    counts = torch.bincount(bank_labels[has_label], minlength=num_classes)
+    # Entries without a label add 0 to the first class: to leave them out, the CPU would wait for their number.
+    classes, has_label = bank_labels.clamp(min=0), (bank_labels >= 0).float()
+    sums = torch.zeros(num_classes, bank.shape[1], device=bank.device).index_add_(0, classes, bank * has_label[:, None])
+    counts = torch.zeros(num_classes, device=bank.device).index_add_(0, classes, has_label)
     return F.normalize(sums, dim=1), counts > 0
 
 

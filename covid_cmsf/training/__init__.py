@@ -1,1 +1,1 @@
-"""Room 6: loss -> checkpoint. One readable loop, and what a run needs to be stopped, continued and trusted."""
+"""Loss -> checkpoint: the training loop, and what a run needs to be stopped, resumed and trusted."""

@@ -5,6 +5,7 @@
 import torch
 from torch import Tensor, nn
 
+from covid_cmsf.devices import send
 from covid_cmsf.models.networks import Network
 from covid_cmsf.training.config import BatchNormConfig
 from covid_cmsf.training.distributed import DistributedContext
@@ -69,7 +70,7 @@ def gather_targets(
     if not shuffle:
         return dist.gather(forward_in_groups(target, view, groups))
     total = len(view) * dist.world_size
-    order = torch.randperm(total, generator=generator).to(view.device)
+    order = send(torch.randperm(total, generator=generator), view.device)
     own = order[dist.local_slice(total)]
     shuffled = dist.gather(forward_in_groups(target, dist.gather(view)[own], groups))
     return shuffled[torch.argsort(order)]

@@ -22,7 +22,7 @@ from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.data import TrainData, open_data
 from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.training.guides import load_guides
-from covid_cmsf.views.modalities import Modality, get_modality
+from covid_cmsf.views.modalities import MODALITIES, Modality, get_modality
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,8 @@ def init_network(
 def _check_init(metadata: EncoderMetadata, modality: Modality, init: str) -> None:
     """Raise ValueError unless the weights were trained on this kind of input."""
     trained_on = metadata.modality
-    if trained_on != "unknown" and (trained_on == "flow") != (modality.name == "flow"):
+    known = MODALITIES.get(trained_on)
+    if known is not None and (known.stored_modality == "flow") != (modality.stored_modality == "flow"):
         raise ValueError(
             f"init: {init} is a network for {trained_on} ({metadata.in_channels} input channels), and this run trains "
             f"on {modality.name}; give a network for {modality.name}, or set modality={trained_on}"

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from covid_cmsf.config import Config
 from covid_cmsf.methods.base import TargetMethodConfig
 from covid_cmsf.methods.registry import MethodConfig
+from covid_cmsf.models.named_networks import named_library
 from covid_cmsf.models.precision import Precision
 from covid_cmsf.views.config import ViewConfig
 from covid_cmsf.views.modalities import MODALITIES
@@ -17,29 +18,59 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 class GuideConfig(Config):
     """A frozen encoder of another modality, which proposes the candidates for neighbors."""
 
-    weights: str = Field(description="a run folder, or any file that `covid-cmsf weights show` can read")
-    modality: str = Field(description="its input: rgb, flow, rgbdiff, or frame for a 2D network")
+    weights: str = Field(
+        description="a run folder, any file that `covid-cmsf weights show` can read, or a network of another library: "
+        "timm:NAME, timm:NAME?weights=FILE, timm:NAME?weights=hub, torchvision:NAME?weights=FILE"
+    )
+    modality: str = Field(
+        description="its input: rgb, flow, residual_flow, rgbdiff, or frame for a 2D network; default of timm:NAME: "
+        "frame, of torchvision:NAME: rgb"
+    )
     branch: str | None = Field(
         default=None, description="network to take from a file with several: online (default) or target"
     )
     layer: Literal["projector", "encoder"] = Field(
-        default="projector", description="output whose similarities are used"
+        default="projector",
+        description="output whose similarities are used; networks of other libraries have only encoder",
     )
     cache: Literal["none", "views", "mean"] = Field(
         default="none",
         description="none: run the guide in every step; views: embed some views per video once, sample one per step; "
-        "mean: use their mean",
+        "mean: use their mean (the default of networks of other libraries)",
     )
-    cached_views: int = Field(default=4, ge=1, description="views per video in the cache")
+    cached_views: int = Field(
+        default=4,
+        ge=1,
+        description="views per video in the cache; of networks of other libraries, windows that are evenly spread",
+    )
     center: bool = Field(default=False, description="subtract the mean over all videos (with a cache)")
     allow_other_views: bool = Field(
         default=False, description="accept a guide that was trained on clips of another length, stride or size"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _named_network(cls, values: object) -> object:
+        """Fill in what a network of another library implies: it is frozen and its input does not change."""
+        if not isinstance(values, dict) or (library := named_library(str(values.get("weights", "")))) is None:
+            return values
+        return {"modality": library.modality, "layer": "encoder", "cache": "mean", **values}
+
     @field_validator("modality")
     @classmethod
     def _known(cls, name: str) -> str:
         return known_modality(name)
+
+    @model_validator(mode="after")
+    def _fits_the_library(self) -> "GuideConfig":
+        library = named_library(self.weights)
+        if library is None:
+            return self
+        if self.layer != "encoder" or self.branch is not None:
+            raise ValueError(f"{self.weights} has neither a projector nor branches: leave out layer and branch")
+        if self.modality != library.modality:
+            raise ValueError(f"{self.weights} sees {library.modality}, not {self.modality}: leave out modality")
+        return self
 
     @model_validator(mode="after")
     def _center_needs_cache(self) -> "GuideConfig":
@@ -174,7 +205,7 @@ class TrainConfig(Config):
     split: str = Field(default="1", description="name of a split of the clips")
     subset: str = Field(default="train", description="subset of the split to train on")
     modality: str = Field(
-        default="rgb", description="input of the network that is trained: rgb, flow, rgbdiff or frame"
+        default="rgb", description="input of the network that is trained: rgb, flow, residual_flow, rgbdiff or frame"
     )
     encoder: str = Field(default="s3d", description="a name from `covid-cmsf models list`")
     init: str | None = Field(default=None, description="run folder or weights file to start from; null: random weights")

@@ -40,8 +40,12 @@ class TrainData:
     num_classes: int
 
     def fingerprint(self) -> str:
-        """Return a hash of the videos, their lengths and labels: a run resumes only on the same data."""
-        names = ("video_id", "source", "label", "num_frames", "num_flow")
+        """Return a hash of the videos, their lengths, files and labels: a run resumes only on the same data.
+
+        Files count by their hashes in the manifest, with which they are compared when they are read.
+        """
+        stored = sorted({modality.stored_modality for modality in self.views.modalities})
+        names = ["video_id", "source", "label", "num_frames", "num_flow", *(f"{name}_sha256" for name in stored)]
         columns = [get_column(self.views.records, name) for name in names]
         entries = list(zip(*columns, self.labels.tolist(), strict=True))
         return hashlib.sha256(json.dumps(entries).encode()).hexdigest()

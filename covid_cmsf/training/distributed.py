@@ -47,8 +47,14 @@ class DistributedContext:
         return slice(self.rank * size, (self.rank + 1) * size)
 
     def all_reduce_sum(self, *values: Tensor | float) -> list[float]:
-        """Return the sum of each value over all processes."""
-        numbers = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])
+        """Return the sum of each value over all processes. Waits for the GPU once, if there are tensors."""
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        if not tensors and self.world_size == 1:  # what is known here does not have to be asked of a GPU
+            return [float(value) for value in values]
+        if tensors:
+            numbers = torch.stack([torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values])
+        else:
+            numbers = torch.tensor(values, dtype=torch.float64, device=self.device)
         if self.world_size > 1:
             dist.all_reduce(numbers)
         return numbers.tolist()

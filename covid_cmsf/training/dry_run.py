@@ -9,11 +9,13 @@ import torch
 from torch import nn
 
 from covid_cmsf.logs import format_duration
+from covid_cmsf.models.named_networks import named_library
 from covid_cmsf.preflight import raise_problems
 from covid_cmsf.training.build import TrainComponents, build_components
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.data import make_loader
-from covid_cmsf.training.distributed import distributed_context
+from covid_cmsf.training.distributed import DistributedContext, distributed_context
+from covid_cmsf.training.guides import OwnWindows, embed_own_windows
 from covid_cmsf.training.loop import lr_and_momentum, make_step_config, usable_batches
 from covid_cmsf.training.preflight import check_training
 from covid_cmsf.training.run import set_threads
@@ -32,13 +34,22 @@ class DryRunReport:
 
 
 def dry_run(config: TrainConfig, *, num_steps: int = STEPS) -> DryRunReport:
-    """Train some steps and estimate the run from them. Guide caches are not filled: guides run live."""
-    live = tuple(guide.model_copy(update={"cache": "none", "center": False}) for guide in config.guides)
+    """Train some steps and estimate the run from them. Guide caches are not filled: guides run live.
+
+    A network of another library does not: its own windows may be far larger than the views. It embeds one video.
+    """
+    live = tuple(
+        guide
+        if named_library(guide.weights) is not None
+        else guide.model_copy(update={"cache": "none", "center": False})
+        for guide in config.guides
+    )
     trial = config.model_copy(update={"guides": live})
     with distributed_context(config.runtime.device) as dist:
         set_threads(config.runtime)
         raise_problems(check_training(config))
         components = build_components(trial, dist)
+        _try_cached_guides_(components, trial, dist)
         loader = make_loader(components.data, trial, dist)
         step_config = replace(make_step_config(trial, world_size=dist.world_size), bank_warmup=0)
         per_epoch = usable_batches(loader, step_config)
@@ -72,6 +83,18 @@ def dry_run(config: TrainConfig, *, num_steps: int = STEPS) -> DryRunReport:
             },
             seconds,
         )
+
+
+def _try_cached_guides_(components: TrainComponents, config: TrainConfig, dist: DistributedContext) -> None:
+    """Embed the first video with each guide that has a cache, and fill the cache with random directions."""
+    data = components.data
+    for guide, chosen in zip(components.guides, config.guides, strict=True):
+        if chosen.cache == "none" or guide.transform is None:
+            continue
+        first = OwnWindows(data.clips, data.views.records[:1], guide.transform, num_windows=chosen.cached_views)
+        embed_own_windows(guide, first, batch_size=1, workers=0, dist=dist)
+        directions = torch.randn(1, len(data.views), guide.dim, generator=torch.Generator().manual_seed(0))
+        components.cached[guide.column] = nn.functional.normalize(directions, dim=2).to(dist.device)
 
 
 def _parameters(components: TrainComponents) -> str:

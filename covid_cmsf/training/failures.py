@@ -34,6 +34,24 @@ class NonFiniteLoss(RuntimeError):
     """The loss or a weight is NaN or infinite."""
 
 
+class GpuMemoryError(RuntimeError):
+    """A step does not fit into the memory of the GPU."""
+
+
+def memory_advice(config: TrainConfig, *, world_size: int) -> str:
+    """Return one line about the settings by which a step needs less memory."""
+    views, per_process = config.views, config.batch_size // world_size
+    advice = ["precision=bf16"] if config.precision == "fp32" else []
+    if per_process > 1:
+        half = f"batch_size={config.batch_size // 2} optimizer.accumulate={2 * config.optimizer.accumulate}"
+        advice.append(f"{half} (batch norm then sees half as many clips)")
+    if any(guide.cache == "none" for guide in config.guides):
+        advice.append("guides[].cache=views (no guide in the steps)")
+    advice.append(f"more GPUs (torchrun), or clips below views.length={views.length}, views.size={views.size}")
+    described = f"{per_process} clips per GPU, {config.encoder}, {config.precision}"
+    return f"out of GPU memory ({described}); less is needed with {'; '.join(advice)}"
+
+
 def save_failed_step(
     folder: Path,
     components: TrainComponents,

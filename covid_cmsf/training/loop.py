@@ -18,7 +18,7 @@ from covid_cmsf.training.build import TrainComponents
 from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.distributed import DistributedContext
-from covid_cmsf.training.failures import check_weights, save_failed_step
+from covid_cmsf.training.failures import GpuMemoryError, check_weights, memory_advice, save_failed_step
 from covid_cmsf.training.monitor import MetricsWriter, ProgressDisplay, bank_metrics, check_collapse
 from covid_cmsf.training.run_dir import config_to_dict
 from covid_cmsf.training.schedules import ema_momentum, learning_rate
@@ -127,7 +127,10 @@ def train_batch(run: Run, batch: Batch) -> bool:
     train_state, step_config, dist = run.train_state, run.step_config, run.dist
     last = (train_state.batch + 1) % step_config.accumulate == 0
     with skip_gradient_sync(run.components.online, not last):
-        result = forward_backward(run.components, batch, step_config, dist)
+        try:
+            result = forward_backward(run.components, batch, step_config, dist)
+        except torch.OutOfMemoryError as error:
+            raise GpuMemoryError(memory_advice(run.config, world_size=dist.world_size)) from error
         if not result.finite:
             save_failed_step(run.checkpoints.folder.parent, run.components, batch, result, capture_run(run), dist)
         if last and result.loss is not None:

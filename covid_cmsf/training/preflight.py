@@ -16,12 +16,13 @@ from covid_cmsf.methods.contrastive import CoClrConfig
 from covid_cmsf.methods.mean_shift import Cmsf2qConfig, CmsfConfig, MeanShiftConfig
 from covid_cmsf.models.checkpoints.load import extract_state
 from covid_cmsf.models.checkpoints.reader import find_checkpoint
+from covid_cmsf.models.named_networks import load_named_network, named_library
 from covid_cmsf.preflight import Problem
 from covid_cmsf.training.config import GuideConfig, TrainConfig
 from covid_cmsf.training.data import training_records, visible_labels
 from covid_cmsf.training.footprint import cache_bytes, check_space, estimate_footprint
 from covid_cmsf.views.config import ViewConfig
-from covid_cmsf.views.modalities import Modality, get_modality
+from covid_cmsf.views.modalities import MODALITIES, Modality, get_modality
 from covid_cmsf.views.preflight import check_clip_length, check_modalities, clips_opener
 
 FILL_FRACTION = 0.1  # warn when filling the bank takes more of the run
@@ -148,8 +149,11 @@ def check_weights(config: TrainConfig, planned: Planned) -> list[Problem]:
             )
             problems += check_guide(guide, trained, config.views, place=place)
         except USER_ERRORS as error:
-            problems.append(Problem(f"{place}: {error}; train the guide first, or name another one with --guide"))
-    if config.init is not None:
+            advice = "" if named_library(guide.weights) else "; train the guide first, or name another one with --guide"
+            problems.append(Problem(f"{place}: {error}{advice}"))
+    if config.init is not None and named_library(config.init) is not None:
+        problems.append(Problem(f"init: {config.init} can be a guide, but it is not trained further here"))
+    elif config.init is not None:
         try:
             reuse = config.method.head is not None and config.method.head.reuse
             trained = planned.get(config.init) or trained_on(config.init, branch=config.init_branch, keep_head=reuse)
@@ -161,9 +165,18 @@ def check_weights(config: TrainConfig, planned: Planned) -> list[Problem]:
 
 def trained_on(weights: str, *, branch: str | None = None, keep_head: bool = False) -> TrainedOn:
     """Read from a weights file what its network was trained on; raise an error if it can't be loaded."""
+    if (library := named_library(weights)) is not None:
+        file = library.weights_file(weights)
+        return _named_trained_on(weights, file.stat().st_mtime_ns if file is not None and file.exists() else 0)
     path = find_checkpoint(weights)
     modified = path.stat().st_mtime_ns if path.exists() else 0
     return _read_trained_on(path, branch, keep_head, modified)
+
+
+@cache
+def _named_trained_on(address: str, modified: int) -> TrainedOn:
+    metadata = load_named_network(address).network.metadata
+    return TrainedOn(metadata.modality, metadata.in_channels, None)  # any view: it has its own preprocessing
 
 
 @cache
@@ -219,7 +232,8 @@ def _view_text(view: tuple[int, int, int]) -> str:
 def check_init(config: TrainConfig, trained: TrainedOn) -> list[Problem]:
     """Check that `init` is a network for this modality."""
     seen = get_modality(config.modality, flow_style=config.views.flow_style)
-    same_kind = trained.modality == "unknown" or (trained.modality == "flow") == (seen.name == "flow")
+    known = MODALITIES.get(trained.modality)
+    same_kind = known is None or (known.stored_modality == "flow") == (seen.stored_modality == "flow")
     if trained.in_channels == seen.num_channels and same_kind:
         return []
     return [

@@ -1,25 +1,39 @@
 """A training run from its configuration to the last checkpoint: start it, or resume it."""
 
+import hashlib
 import json
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.fingerprint import files_fingerprint
+from covid_cmsf.clips.records import ClipRecord, record_identity
 from covid_cmsf.config import validate
 from covid_cmsf.files import write_text_atomic
 from covid_cmsf.logs import add_text_file, remove_handler
+from covid_cmsf.models import Guide
 from covid_cmsf.preflight import raise_problems
 from covid_cmsf.training.build import TrainComponents, build_components
 from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.config import GuideConfig, RuntimeConfig, TrainConfig
 from covid_cmsf.training.data import make_loader
 from covid_cmsf.training.distributed import DistributedContext, distributed_context
-from covid_cmsf.training.guides import average_and_center, embed_views, read_guide_cache, write_guide_cache
+from covid_cmsf.training.guides import (
+    OwnWindows,
+    average_and_center,
+    embed_own_windows,
+    embed_views,
+    read_guide_cache,
+    write_guide_cache,
+)
 from covid_cmsf.training.loop import Run, make_step_config, train, usable_batches
 from covid_cmsf.training.monitor import MetricsWriter, last_metrics, progress_display
 from covid_cmsf.training.preflight import check_training
@@ -35,6 +49,7 @@ from covid_cmsf.training.signals import StoppedBeforeTraining, StopRequest, stop
 from covid_cmsf.training.train_state import TrainState, restore_
 from covid_cmsf.views.dataset import ViewDataset
 from covid_cmsf.views.loader import ViewLoader
+from covid_cmsf.views.modalities import get_modality
 
 logger = logging.getLogger(__name__)
 
@@ -106,39 +121,41 @@ def fill_guide_caches_(
     for guide, chosen in zip(components.guides, config.guides, strict=True):
         if chosen.cache == "none":
             continue
-        key, path = _cache_key(config, chosen, guide.fingerprint), None
+        content = _content_hash(components.data.clips, components.data.views.records, guide.modality)
+        key, path = _cache_key(config, chosen, guide, content), None
         if folder is not None:
             path = folder / f"{guide.column}.safetensors"
         # One process decides for all: a network disk may show the file to some of them only.
         views = read_guide_cache(path, key) if path is not None and dist.is_main else None
         views = dist.broadcast_object(views)
         if views is None:
-            source = components.data.views
-            wanted = config.views.model_copy(update={"modalities": (guide.modality,)})
-            data = ViewDataset(
-                components.data.clips,
-                source.records,
-                wanted,
-                seed=config.seed,
-                defer=source.defer,
-                online=(),
-                target=(guide.modality,),
-            )
-            size = max(1, config.batch_size // dist.world_size)
             with torch.random.fork_rng(devices=[]):  # a run draws the same numbers whether the cache existed or not
-                views = embed_views(
-                    guide,
-                    data,
-                    num_views=chosen.cached_views,
-                    batch_size=size,
-                    workers=config.runtime.workers,
-                    dist=dist,
-                )
+                views = _compute_cache(components, config, guide, chosen.cached_views, dist)
             if path is not None and dist.is_main:
                 write_guide_cache(path, views, key)
         components.cached[guide.column] = average_and_center(
             views, mean=chosen.cache == "mean", center=chosen.center
         ).to(dist.device)
+
+
+def _compute_cache(
+    components: TrainComponents, config: TrainConfig, guide: Guide, num_views: int, dist: DistributedContext
+) -> Tensor:
+    clips, source = components.data.clips, components.data.views
+    size, workers = max(1, config.batch_size // dist.world_size), config.runtime.workers
+    if guide.transform is not None:
+        windows = OwnWindows(clips, source.records, guide.transform, num_windows=num_views)
+        return embed_own_windows(guide, windows, batch_size=size, workers=workers, dist=dist)
+    data = ViewDataset(
+        clips,
+        source.records,
+        config.views.model_copy(update={"modalities": (guide.modality,)}),
+        seed=config.seed,
+        defer=source.defer,
+        online=(),
+        target=(guide.modality,),
+    )
+    return embed_views(guide, data, num_views=num_views, batch_size=size, workers=workers, dist=dist)
 
 
 def check_never_trained(folder: Path) -> None:
@@ -187,10 +204,18 @@ def restore_read_counts_(loader: ViewLoader, counts: list[list[int]] | None, dis
         loader.num_seen, loader.num_replaced = (sum(column) // dist.world_size for column in zip(*counts, strict=True))
 
 
-def _cache_key(config: TrainConfig, chosen: GuideConfig, fingerprint: str) -> str:
+def _content_hash(clips: Clips, records: Sequence[ClipRecord], modality: str) -> str:
+    """Return a hash of the videos' records and of the files that a guide sees: a store may change at its place."""
+    files = files_fingerprint(clips, records, (get_modality(modality).stored_modality,))
+    identities = json.dumps([files, *map(record_identity, records)])
+    return hashlib.sha256(identities.encode()).hexdigest()
+
+
+def _cache_key(config: TrainConfig, chosen: GuideConfig, guide: Guide, content: str) -> str:
     info: dict[str, Any] = config_to_dict(config)
     kept = {name: info[name] for name in ("clips", "split", "subset", "views", "seed")}
-    return json.dumps([kept, chosen.modality, chosen.layer, chosen.cached_views, fingerprint])
+    key = [kept, chosen.modality, chosen.layer, chosen.cached_views, guide.fingerprint, content]
+    return json.dumps(key if guide.transform is None else [*key, str(guide.transform)])
 
 
 def _log_start(

@@ -70,9 +70,10 @@ def forward_backward(
         generator_state = components.generator.get_state()
         losses = method.losses(embedded, banks, components.generator)
         # DDP averages gradients over processes: scale so that the result is the mean over all valid samples.
-        (count,) = dist.all_reduce_sum(losses.valid.sum())
+        # The only place of a step that waits for a GPU, but for methods that need a number of labels.
+        count, total = dist.all_reduce_sum(losses.valid.sum(), losses.values.detach().sum())
         scale = dist.world_size / max(count, 1) / config.accumulate
-        loss = dist.all_reduce_sum(losses.values.detach().sum())[0] / max(count, 1)
+        loss = total / max(count, 1)
         if not math.isfinite(loss):
             return StepResult(loss, embedded, generator_state)
         components.scaler.scale(losses.values.sum() * scale).backward()
@@ -83,20 +84,18 @@ def forward_backward(
     return StepResult(loss, embedded)
 
 
-def update(components: TrainComponents, config: StepConfig, *, lr: float, momentum: float) -> float | None:
-    """Step the optimizer and the EMA target; return the gradient norm if it is clipped."""
+def update(components: TrainComponents, config: StepConfig, *, lr: float, momentum: float) -> None:
+    """Step the optimizer and the EMA target."""
     for group in components.optimizer.param_groups:
         group["lr"] = lr * group["factor"]
-    norm = None
     if config.clip_norm is not None:
         components.scaler.unscale_(components.optimizer)
-        norm = float(torch.nn.utils.clip_grad_norm_(components.network.parameters(), config.clip_norm))
+        torch.nn.utils.clip_grad_norm_(components.network.parameters(), config.clip_norm)
     components.scaler.step(components.optimizer)
     components.scaler.update()
     components.optimizer.zero_grad(set_to_none=True)
     if components.target is not None:
         ema_update_(components.target, components.network, momentum)
-    return norm
 
 
 def _embed_targets(

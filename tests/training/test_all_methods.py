@@ -112,7 +112,7 @@ def test_cmsf_takes_every_kind_of_guide(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("modality", ["flow", "rgbdiff", "frame"])
+@pytest.mark.parametrize("modality", ["flow", "residual_flow", "rgbdiff", "frame"])
 def test_every_modality_trains(modality: str, clips: Path, tmp_path: Path) -> None:
     encoder = "r18" if modality == "frame" else "toy"
     chosen = make_config(clips, modality=modality, encoder=encoder, schedule={"epochs": 1})

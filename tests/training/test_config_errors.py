@@ -49,7 +49,10 @@ CMSF = {"name": "cmsf", "bank_size": 16}
             {"guides": [{**GUIDE, "modality": "depth"}], "method": CMSF},
             "unknown modality 'depth'; choose from rgb, flow",
         ),
-        ({"modality": "audio"}, "modality = 'audio': unknown modality 'audio'; choose from rgb, flow, rgbdiff, frame"),
+        (
+            {"modality": "audio"},
+            "modality = 'audio': unknown modality 'audio'; choose from rgb, flow, residual_flow, rgbdiff, frame",
+        ),
         ({"batch_norm": {"groups": 3}}, "batch_size 4 cannot be cut into 3 equal groups"),
         ({"optimizer": {"momentum": 0.9}}, "unknown key 'optimizer.momentum'; did you mean 'optimizer.sgd_momentum'?"),
         ({"optimizer": {"lr": -1}}, "optimizer.lr = -1"),

@@ -179,6 +179,27 @@ def test_a_run_with_its_cache_already_there_is_the_same_run(
     assert differing(tmp_path / "one", tmp_path / "three") == []
 
 
+def test_a_cache_of_other_content_is_not_used(clips: Path, flow_weights: Path, tmp_path: Path, runs: list[Run]) -> None:
+    store = tmp_path / "clips"
+    shutil.copytree(clips, store)
+    chosen = guided(store, flow_weights, cache="mean")
+    run_training(chosen, tmp_path / "one")
+    records = runs[0].components.data.views.records
+    one, other = next((a, b) for a in records for b in records if a != b and a.num_flow == b.num_flow)
+    content = {name: getattr(other, name) for name in ("flow_bytes", "flow_sha256", "flow_bound")}
+    shutil.copy(clips / "flow" / f"{other.video_id}.mp4", store / "flow" / f"{one.video_id}.mp4")
+    table = [
+        replace(record, **content) if record == one else record for record in read_manifest(store / "manifest.csv")
+    ]
+    write_manifest(store / "manifest.csv", table)
+    (tmp_path / "two").mkdir()
+    shutil.copy(tmp_path / "one" / "guide_flow.safetensors", tmp_path / "two")  # killed before its first checkpoint
+    run_training(chosen, tmp_path / "two")
+    before, after = (run.components.cached["guide_flow"] for run in runs)
+    changed = [not torch.equal(before[:, video], after[:, video]) for video in range(len(records))]
+    assert changed == [record == one for record in records]
+
+
 def test_the_columns_of_several_guides_are_apart(
     clips: Path, flow_weights: Path, frame_weights: Path, tmp_path: Path
 ) -> None:

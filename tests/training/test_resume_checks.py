@@ -1,6 +1,7 @@
 """Continuing a run: with the same settings, or not at all; never two at a time, never under another guide."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from covid_cmsf.cli.app import app
+from covid_cmsf.clips import open_clips
+from covid_cmsf.clips.records import clip_path, read_manifest, write_manifest
 from covid_cmsf.training.run import run_training
 from covid_cmsf.training.run_dir import lock_dir
 from tests.training.command import Command, write_config_file
@@ -163,5 +166,23 @@ def test_other_clips_in_the_same_place_are_refused(
         assert run_training(make_config(store), tmp_path / "run") == "stopped"
     split = store / "splits" / "1.csv"
     split.write_text("\n".join(line for line in split.read_text().splitlines() if "g14" not in line) + "\n")
+    with pytest.raises(ValueError, match="the clips have changed since this run began"):
+        run_training(make_config(store), tmp_path / "run")
+
+
+def test_a_video_that_was_converted_anew_is_refused(
+    clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "clips"
+    shutil.copytree(clips, store)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3)
+        assert run_training(make_config(store), tmp_path / "run") == "stopped"
+    records = {one.video_id: one for one in read_manifest(store / "manifest.csv")}
+    used, other = (records[one.video_id] for one in open_clips(store).select("1", "train")[:2])
+    # As long as before, other content.
+    clip_path(store, "rgb", used.video_id).write_bytes(clip_path(store, "rgb", other.video_id).read_bytes())
+    records[used.video_id] = replace(used, rgb_sha256=other.rgb_sha256, rgb_bytes=other.rgb_bytes)
+    write_manifest(store / "manifest.csv", list(records.values()))
     with pytest.raises(ValueError, match="the clips have changed since this run began"):
         run_training(make_config(store), tmp_path / "run")

@@ -60,20 +60,20 @@ def test_a_signal_does_not_wait_for_the_whole_cache_of_a_guide(
 ) -> None:
     embedded: list[int] = []
 
-    def embed_and_signal(*arguments: Any) -> torch.Tensor:
+    def embed_and_signal(*arguments: Any, **options: Any) -> torch.Tensor:
         embedded.append(1)
         if len(embedded) == 2:
             signal.raise_signal(signal.SIGTERM)
-        return real(*arguments)
+        return real(*arguments, **options)
 
-    real = guides._embed
+    real = guides._embed_batch
     chosen = make_config(
         clips,
         method={"name": "cmsf", "bank_size": 16, "k": 2},
         guides=[{"weights": str(flow_weights), "modality": "flow", "cache": "views"}],
     )
     with monkeypatch.context() as patch:
-        patch.setattr(guides, "_embed", embed_and_signal)
+        patch.setattr(guides, "_embed_batch", embed_and_signal)
         assert run_training(chosen, tmp_path / "run") == "stopped"
     assert len(embedded) == 2  # of 21, for 4 views of 21 videos in batches of 4
     assert run_training(chosen, tmp_path / "run") == "finished"
@@ -82,10 +82,10 @@ def test_a_signal_does_not_wait_for_the_whole_cache_of_a_guide(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_during_the_imports_exits_with_75(number: signal.Signals, tmp_path: Path) -> None:
     """`torch` is replaced by a module that sends the signal while it is being imported."""
-    (tmp_path / "torch.py").write_text(f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(60)\n")
+    (tmp_path / "torch.py").write_text(f"import os, time\nos.kill(os.getpid(), {int(number)})\ntime.sleep(3600)\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     command = [sys.executable, "-m", "covid_cmsf", "train", "infonce"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, cwd=tmp_path)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, cwd=tmp_path)
     assert ended.returncode == INTERRUPTED == EARLY_INTERRUPTED, ended.stderr
     assert ended.stderr == "interrupted; run the same command to resume\n"
 

@@ -1,0 +1,93 @@
+"""Features, probes, fine-tuning, flow and search on the pretended GPU equal those of the CPU."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from covid_cmsf.evaluation.features.extract import extract_features
+from covid_cmsf.evaluation.features.file import Features
+from covid_cmsf.evaluation.features.model import create_random_model
+from covid_cmsf.evaluation.finetune.config import finetune_config
+from covid_cmsf.evaluation.finetune.run import run_finetune
+from covid_cmsf.evaluation.knn import evaluate_knn
+from covid_cmsf.evaluation.probes.linear import evaluate_linear
+from covid_cmsf.evaluation.transfer.logistic import Hyperparameters, LabeledFeatures, fit_classifier
+from covid_cmsf.search.build import Extraction, index_videos
+from covid_cmsf.search.files import FileEmbedder
+from covid_cmsf.search.query import search
+from preprocess.flow import FlowParameters, make_flow
+from tests.evaluation.factories import SyntheticClips, small_checkpoint, small_encoder
+from tests.factories import moving_square, write_video
+from tests.pretended_gpu import pretended_gpu
+from tests.search.factories import quick_encoder
+
+pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
+
+
+@pytest.mark.parametrize("modality", ["rgb", "flow"])
+def test_features_and_their_probes_are_those_of_the_cpu(modality: str, tmp_path: Path) -> None:
+    def extract(device: str) -> Features:
+        model = small_encoder(modality)[1]
+        return extract_features(model, SyntheticClips(), tmp_path / device, device=torch.device(device))
+
+    on_cpu = extract("cpu")
+    with pretended_gpu() as gpu:
+        on_gpu = extract("cuda")
+        knn, linear = evaluate_knn(on_gpu, num_neighbors=(1, 5)), evaluate_linear(on_gpu)
+    assert gpu.launches > 500, "it ran elsewhere"
+    assert torch.allclose(on_gpu.features, on_cpu.features, atol=1e-5)
+    assert knn.top1 == evaluate_knn(on_cpu, num_neighbors=(1, 5)).top1
+    assert linear.scores.top1 == evaluate_linear(on_cpu).scores.top1
+
+
+def test_random_weights_are_calibrated_on_the_gpu(tmp_path: Path) -> None:
+    with pretended_gpu():
+        model = create_random_model("s3d_tiny", modality="rgb", seed=0, input_size=(6, 24, 24))
+        features = extract_features(model, SyntheticClips(), tmp_path / "features", device=torch.device("cuda"))
+    assert features.features.isfinite().all()
+
+
+def test_logistic_regression_is_that_of_the_cpu() -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = LabeledFeatures(torch.randn(30, 5, generator=generator), torch.arange(30) % 3)
+    chosen = Hyperparameters(20, 1.0, 0.1)
+    on_cpu = fit_classifier(data, chosen, num_classes=3)
+    with pretended_gpu():
+        on_gpu = fit_classifier(data, chosen, num_classes=3, device="cuda")
+        predictions, weight = on_gpu.predict(data.features), on_gpu.weight.cpu()
+    assert torch.allclose(weight, on_cpu.weight, atol=1e-4)
+    assert torch.equal(predictions, on_cpu.predict(data.features))
+
+
+@pytest.mark.parametrize("mode", ["linear", "finetune"])
+def test_fine_tuning_runs(mode: str, tmp_path: Path) -> None:
+    chosen = finetune_config(mode, epochs=2, batch_size=6)
+    with pretended_gpu() as gpu:
+        result = run_finetune(
+            small_encoder()[1], SyntheticClips(), tmp_path / mode, chosen, device=torch.device("cuda")
+        )
+    assert gpu.launches > 500 and 0 <= result.scores.top1 <= 100
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5])
+def test_flow_is_that_of_the_cpu(gamma: float) -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (3, 24, 30)).astype(np.uint8)
+    parameters = FlowParameters(gamma=gamma, nscales=2, warps=2, inner_iterations=4, outer_iterations=2)
+    expected = make_flow("torch", parameters, device="cpu")(frames)
+    with pretended_gpu() as gpu:
+        found = make_flow("torch", parameters)(frames)  # CUDA by default
+    assert gpu.launches > 100 and np.allclose(found, expected, atol=1e-4)
+
+
+def test_a_video_file_finds_itself_in_an_index(tmp_path: Path) -> None:
+    for number in range(3):
+        write_video(tmp_path / "videos" / f"v{number}.mp4", moving_square(12, seed=number))
+    encoder = quick_encoder(small_checkpoint(tmp_path / "rgb.safetensors", "rgb"))
+    with pretended_gpu() as gpu:
+        index_videos(tmp_path / "videos", [encoder], tmp_path / "index", extraction=Extraction(device="cuda"))
+        embedder = FileEmbedder(tmp_path / "index", device="cuda")
+        best = search(embedder.index, embedder.embed(tmp_path / "videos" / "v1.mp4").vectors, top=1)[0]
+    assert gpu.launches > 100 and embedder.index.videos[best.video].video_id == "v1"
+    assert best.score == pytest.approx(1, abs=1e-4)

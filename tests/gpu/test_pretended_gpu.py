@@ -1,0 +1,92 @@
+"""The pretended GPU refuses what CUDA refuses, and counts what costs time there."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from covid_cmsf.methods.diagnostics import embedding_std
+from covid_cmsf.methods.neighbors import nearest
+from tests.pretended_gpu import DeviceMismatch, pretended_gpu
+
+
+def test_values_and_gradients_are_those_of_the_cpu() -> None:
+    torch.manual_seed(0)
+    layer, points = torch.nn.Linear(3, 2), torch.randn(5, 3)
+    layer(points).square().sum().backward()
+    assert layer.weight.grad is not None
+    expected = layer.weight.grad.clone()
+    layer.zero_grad()
+    with pretended_gpu() as gpu:
+        moved = layer.to("cuda")
+        moved(points.to("cuda")).square().sum().backward()
+        assert moved.weight.is_cuda and moved.weight.grad is not None and moved.weight.grad.is_cuda
+        assert torch.equal(moved.weight.grad.cpu(), expected)
+        assert gpu.launches > 5
+
+
+def test_tensors_of_two_devices_do_not_mix() -> None:
+    with pretended_gpu():
+        there = torch.ones(3, device="cuda")
+        with pytest.raises(DeviceMismatch, match="cuda:0 and cpu"):
+            there + torch.ones(3)
+        with pytest.raises(DeviceMismatch):
+            torch.ones(3)[torch.zeros(1, dtype=torch.int64, device="cuda")]
+        with pytest.raises(DeviceMismatch, match="generator"):
+            torch.rand(3, device="cuda", generator=torch.Generator())
+        with pytest.raises(TypeError, match="numpy"):
+            there.numpy()
+        assert (there + torch.tensor(1.0)).sum().item() == 6  # a scalar may be on the CPU
+
+
+def test_a_mismatch_names_the_line_of_the_project() -> None:
+    with pretended_gpu(), pytest.raises(DeviceMismatch, match=r"covid_cmsf/methods/neighbors\.py:\d+"):
+        nearest(torch.ones(1, 2, device="cuda"), torch.ones(3, 2), 1)
+
+
+def test_a_synchronization_names_the_line_that_waits() -> None:
+    with pretended_gpu() as gpu:
+        values = torch.randn(4, 3).pin_memory().to("cuda", non_blocking=True)
+        assert not gpu.synchronizations
+        embedding_std(values)
+        ((what, line),) = gpu.synchronizations
+    path, number = line.split(":")
+    source = (Path(__file__).parents[2] / path).read_text().splitlines()
+    assert "float(embeddings" in source[int(number) - 1] and "_local_scalar_dense" in what
+    assert gpu.lines == [f"1 x {what} at {line}"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x.sum().item(),
+        lambda x: x.tolist(),
+        lambda x: x.cpu(),
+        lambda x: x[x > 0],
+        lambda x: x.nonzero(),
+        lambda x: x.unique(),
+        lambda x: bool((x > 0).any()),
+        lambda x: x[torch.tensor([0])],
+        lambda x: torch.tensor([1.0], device="cuda"),
+        lambda x: torch.zeros(2).to("cuda", non_blocking=True),
+        lambda x: torch.zeros(2).pin_memory().to("cuda"),
+        lambda x: torch.cuda.synchronize(),
+    ],
+)
+def test_whatever_waits_for_the_gpu_is_counted(use: Callable[[torch.Tensor], object]) -> None:
+    with pretended_gpu() as gpu:
+        x = torch.ones(3, device="cuda")
+        assert gpu.synchronizations.total() == 0
+        use(x)
+        assert gpu.synchronizations.total() == 1, gpu.lines
+
+
+def test_views_launch_nothing_and_operations_launch_one_kernel_each() -> None:
+    with pretended_gpu() as gpu:
+        x = torch.ones(4, 6, device="cuda")
+        gpu.reset()
+        x.view(2, 12).t()[1:].unsqueeze(0).expand(3, 11, 2)
+        assert gpu.launches == 0
+        x.mul_(2).add_(1)
+        assert gpu.launches == 2 and gpu.synchronizations.total() == 0

@@ -1,0 +1,128 @@
+"""Views of a whole batch on the device: the views of the CPU, in few kernel launches and without waiting."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from covid_cmsf.clips.flow_codec import FlowLevels
+from covid_cmsf.views import batch_ops, dataset
+from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
+from covid_cmsf.views.batch import Batch
+from covid_cmsf.views.batch_augment import augment_batch, plan_batch
+from covid_cmsf.views.config import ViewConfig
+from covid_cmsf.views.dataset import SampleKey, ViewDataset
+from covid_cmsf.views.loader import ViewLoader
+from covid_cmsf.views.modalities import COCLR_FLOW, MODALITIES, Modality
+from covid_cmsf.views.pipeline import make_view
+from covid_cmsf.views.presets import get_preset
+from tests.evaluation.factories import SyntheticClips
+from tests.factories import moving_square
+from tests.pretended_gpu import pretended_gpu
+
+SIZE = 32
+KINDS = {**MODALITIES, "flow as an image": COCLR_FLOW}
+Drawn = tuple[list[Tensor], list[AugmentParams], list[FlowLevels]]
+
+
+def draw(modality: Modality, presets: Sequence[str], *, count: int = 24) -> Drawn:
+    """Clips of different sizes, in both memory layouts, with random parameters."""
+    rng, clips, params, levels = np.random.default_rng(0), [], [], []
+    for number in range(count):
+        height, width = int(rng.integers(30, 60)), int(rng.integers(40, 70))
+        square = moving_square(1 if modality.single_frame else 4, width=width, height=height, seed=number)
+        raw = torch.from_numpy(square).permute(0, 3, 1, 2)
+        clips.append(raw[:, :2].contiguous() if modality.stored_modality == "flow" else raw)
+        augmentation = get_preset(presets[number % len(presets)], modality.kind, size=SIZE)
+        params.append(sample_augment_params(augmentation, rng, height=height, width=width))
+        levels.append(FlowLevels(float(rng.uniform(3, 20))))
+    return clips, params, levels
+
+
+def level_of(modality: Modality, levels: Sequence[FlowLevels], views: Tensor) -> Tensor:
+    """One level of 255 in units of the normalized views, which broadcasts to them."""
+    values = [[(one.step if modality.signed_x else 1 / 255) / std for std in modality.std] for one in levels]
+    return torch.tensor(values).view(len(levels), -1, *[1] * (views.dim() - 2))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_they_are_the_views_of_single_clips(name: str) -> None:
+    modality = KINDS[name]
+    clips, params, levels = draw(modality, ("strong", "coclr", "weak"))
+    frames, plan = plan_batch(clips, params, modality, size=SIZE, levels=levels)
+    views = augment_batch(frames, plan)
+
+    def twin(*, exact: bool) -> Tensor:
+        made = [
+            make_view(clip.float() if exact else clip, one, modality, size=SIZE, levels=level)
+            for clip, one, level in zip(clips, params, levels, strict=True)
+        ]
+        return torch.stack(made)
+
+    level = level_of(modality, levels, views)
+    assert ((views - twin(exact=True)) / level).abs().max() < 0.01
+    # Today's CPU path rounds to uint8 after the crop; up to three changes of color make the difference larger.
+    rounded = ((views - twin(exact=False)) / level).abs()
+    assert rounded.mean() < 0.5 and rounded.max() < (1.01 if not modality.has_color else 6)
+
+
+def test_every_order_of_colors_is_kept() -> None:
+    modality = MODALITIES["rgb"]
+    clips, params, levels = draw(modality, ("strong",), count=150)
+    orders = {one.color_jitter.order for one in params if one.color_jitter is not None}
+    assert len(orders) == 24 and any(one.color_jitter is None for one in params)
+    frames, plan = plan_batch(clips, params, modality, size=SIZE, levels=levels)
+    twin = torch.stack([make_view(clip.float(), one, modality, size=SIZE, levels=levels[0])
+                        for clip, one in zip(clips, params, strict=True)])  # fmt: skip
+    assert (augment_batch(frames, plan) - twin).abs().max() < 1e-3
+
+
+def test_memory_is_bounded_by_chunks_that_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    modality = MODALITIES["rgb"]
+    clips, params, levels = draw(modality, ("weak",))
+    frames, plan = plan_batch(clips, params, modality, size=SIZE, levels=levels)
+    whole = augment_batch(frames, plan)
+    monkeypatch.setattr(batch_ops, "CHUNK_BYTES", 5 * frames[0].numel() * 4)
+    assert torch.allclose(augment_batch(frames, plan), whole, atol=1e-5)
+
+
+def paper_batch(num_videos: int, *, pairing: str = "weak_strong") -> Batch:
+    """A batch as of CMSF on RGB with a live guide for flow."""
+    clips = SyntheticClips(num_classes=num_videos // 2, num_sources=1)
+    data = ViewDataset(clips, clips.records, ViewConfig(length=2, size=24, pairing=pairing), online=["rgb"], defer=True)
+    return next(ViewLoader(data, batch_size=num_videos).epoch(0))
+
+
+def test_a_batch_of_128_with_a_live_guide_launches_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunk = 64 * 2 * 3 * 28 * 32 * 4  # two chunks, as for 128 clips of 32 frames with a short edge of 160
+    monkeypatch.setattr(batch_ops, "CHUNK_BYTES", chunk)
+    batch = paper_batch(128)
+    with pretended_gpu() as gpu:
+        moved = batch.pin_memory().to("cuda")
+        assert moved.online["rgb"].is_cuda and set(moved.target) == {"rgb", "flow"}
+        assert gpu.launches <= 200, gpu.kernels.most_common(20)
+        assert gpu.lines == []
+
+
+def test_the_number_of_launches_does_not_depend_on_the_batch_size() -> None:
+    counts = []
+    for num_videos in (32, 64):
+        with pretended_gpu() as gpu:
+            paper_batch(num_videos).to("cuda")
+            counts.append(gpu.launches)
+    assert counts[0] == counts[1]
+
+
+def test_large_frames_are_resized_before_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    clips = SyntheticClips()
+    data = ViewDataset(clips, clips.records, ViewConfig(length=2, size=24), defer=True)
+    key = SampleKey(0, 0, 0)
+    assert data[key].views[0]["rgb"].shape == (2, 3, 28, 32)
+    sent_whole = data.collate_fn()([data[key], data[SampleKey(0, 1, 1)]]).to("cpu")
+    monkeypatch.setattr(dataset, "MAX_SHIPPED_VIEWS", 1.0)
+    assert data[key].views[0]["rgb"].shape == (2, 3, 24, 24)
+    resized = data.collate_fn()([data[key], data[SampleKey(0, 1, 1)]]).to("cpu")
+    difference = (sent_whole.target["rgb"] - resized.target["rgb"]).abs() * 255 * 0.225
+    assert difference.max() < 1.1
