@@ -12,8 +12,10 @@ from covid_cmsf.evaluation.features.extract import extract_features
 from covid_cmsf.evaluation.features.model import EvalModel, create_histogram_model, create_random_model
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable, load_split, subset_indices
+from covid_cmsf.evaluation.preflight import check_protocol, check_subsets, split_table
 from covid_cmsf.evaluation.probes.linear import evaluate_linear
 from covid_cmsf.evaluation.retrieval import RANKS, chance_recalls, evaluate_retrieval
+from covid_cmsf.preflight import Problem, attempt
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,28 @@ def evaluate_baselines(
         )
         on_baseline()
     return BaselinesResult(protocol, gallery, query, baselines, list(skipped.values()))
+
+
+def check_baselines(
+    clips: Clips, *, encoder: str, protocol: str, split: str | None, gallery: str, query: str, seed: int, folder: Path
+) -> list[Problem]:
+    """Check what would stop `evaluate_baselines` later: encoder, protocol, split, labels, subsets, space."""
+    problems: list[Problem] = []
+    for _, eval_model in attempt(problems, lambda: create_baseline_models(clips, encoder, seed)) or []:
+        metadata, num_features = eval_model.metadata, int(getattr(eval_model.network, "num_features", 0))
+        eval_protocol = attempt(problems, lambda one=metadata: build_eval_protocol(one, protocol=protocol))  # type: ignore[misc]
+        if eval_protocol is not None:
+            problems += check_protocol(
+                clips, eval_protocol, address=str(getattr(clips, "path", "")), split=split, num_features=num_features,
+                out=folder / "features",
+            )  # fmt: skip
+    videos = attempt(problems, lambda: split_table(clips, split))
+    if videos is not None:
+        problems += check_subsets(
+            videos, gallery, query, num_neighbors=(), linear=protocol != "coclr", allow_shared_sources=False,
+            val_fraction=VAL_FRACTION, seed=seed,
+        )  # fmt: skip
+    return problems
 
 
 def create_baseline_models(clips: Clips, encoder: str, seed: int) -> list[tuple[str, EvalModel]]:

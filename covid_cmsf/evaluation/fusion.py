@@ -19,7 +19,13 @@ from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable
 from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering
 from covid_cmsf.evaluation.probes.linear import train_probe
 from covid_cmsf.evaluation.results import Scores, compute_scores
-from covid_cmsf.evaluation.retrieval import RetrievalResult, pair_features, score_retrieval, select_subsets
+from covid_cmsf.evaluation.retrieval import (
+    RetrievalResult,
+    pair_features,
+    retrieval_hits,
+    score_retrieval,
+    select_subsets,
+)
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ def evaluate_fusion(
         gallery=gallery,
         query=query,
         features=summaries,
-        **score_retrieval(fused, seed=seed),
+        **score_retrieval(fused, retrieval_hits(fused), seed=seed),
     )
     stream_probabilities = [
         train_probe(one, indices[pair.gallery], indices[pair.query], val_fraction=val_fraction, seed=seed).probabilities

@@ -3,9 +3,12 @@
 The methods answer the same queries, so most of what makes a query hard or easy cancels in the difference. Sources are
 resampled, not queries, because clips of one source are alike; with several seeds, seeds are resampled as well, crossed
 with sources (a bootstrap over two factors, Owen 2007). Three seeds are few: such an interval is rather too narrow.
+
+Over several splits the difference is the mean of those of the splits. Sources are resampled within their split; a seed
+is drawn for all splits at once, because its runs begin with the same weights.
 """
 
-# S seeds, Q queries, G sources, R resamples
+# S seeds, Q queries, G sources, R resamples, P splits
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,16 +31,26 @@ class PairedDifference:
     difference: float
     interval: Interval  # of the difference, 95%, resampling sources and seeds
     p_value: float  # two-sided, of no difference, from the same resamples
-    repaired: float  # queries that only the second gets right: mean number over seeds
+    repaired: float  # queries that only the second gets right: mean number over seeds, sum over splits
     broken: float  # queries that only the first gets right
-    num_queries: int
+    num_queries: int  # sum over splits
     num_sources: int
     num_seeds: int
+    num_splits: int = 1
 
     @property
     def verdict(self) -> str:
         """Say in words what the interval allows to say."""
         return describe_difference(self.difference, self.p_value)
+
+
+@dataclass(frozen=True)
+class PairedHits:
+    """What two methods got right on the same queries of one split."""
+
+    first: Hits  # (S, Q)
+    second: Hits  # (S, Q); row i of both is the same seed
+    sources: Sequence[str]  # (Q,)
 
 
 def paired_difference(
@@ -47,35 +60,58 @@ def paired_difference(
 
     A method without seeds is compared with every seed of the other. Otherwise row i of both is the same seed.
     """
-    first, second = _same_seeds(np.atleast_2d(first), np.atleast_2d(second), len(sources))
-    sums, counts = _totals_by_source(second.astype(np.float64) - first.astype(np.float64), sources)
-    drawn = resampled_differences(sums, counts, num_resamples=num_resamples, seed=seed)
+    one = PairedHits(*_same_seeds(np.atleast_2d(first), np.atleast_2d(second), len(sources)), sources)
+    return difference_over_splits([one], num_resamples=num_resamples, seed=seed)
+
+
+def difference_over_splits(
+    splits: Sequence[PairedHits], *, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> PairedDifference:
+    """Compare two methods over splits, each of which counts the same; all have the same number of seeds."""
+    num_seeds = {len(one.first) for one in splits} | {len(one.second) for one in splits}
+    if len(num_seeds) != 1:
+        raise ValueError(f"the splits have different numbers of seeds: {sorted(num_seeds)}")
+    totals = [
+        _totals_by_source(one.second.astype(np.float64) - one.first.astype(np.float64), one.sources) for one in splits
+    ]
+    drawn = resampled_differences(totals, num_resamples=num_resamples, seed=seed)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     tail = min((drawn <= 0).sum(), (drawn >= 0).sum())
+    first, second = (
+        100 * float(np.mean([hits.mean() for hits in both]))
+        for both in ([one.first for one in splits], [one.second for one in splits])
+    )
     return PairedDifference(
-        first=100 * float(first.mean()),
-        second=100 * float(second.mean()),
-        difference=100 * float(second.mean() - first.mean()),
+        first=first,
+        second=second,
+        difference=second - first,
         interval=(float(low), float(high)),
         p_value=float(min(1.0, 2 * (tail + 1) / (num_resamples + 1))),
-        repaired=float((second & ~first).sum(1).mean()),
-        broken=float((first & ~second).sum(1).mean()),
-        num_queries=len(sources),
-        num_sources=len(counts),
-        num_seeds=len(first),
+        repaired=float(sum((one.second & ~one.first).sum(1).mean() for one in splits)),
+        broken=float(sum((one.first & ~one.second).sum(1).mean() for one in splits)),
+        num_queries=sum(len(one.sources) for one in splits),
+        num_sources=sum(len(counts) for _, counts in totals),
+        num_seeds=num_seeds.pop(),
+        num_splits=len(splits),
     )
 
 
-def resampled_differences(
-    sums: NDArray[np.float64], counts: NDArray[np.float64], *, num_resamples: int, seed: int
-) -> NDArray[np.float64]:
-    """Return (R,) mean differences in points, for sums of differences (S, G) and numbers of queries (G,) by source."""
-    num_seeds, num_sources = sums.shape
+Totals = tuple[NDArray[np.float64], NDArray[np.float64]]  # sums (S, G) of differences, numbers (G,) of queries
+
+
+def resampled_differences(totals: Sequence[Totals], *, num_resamples: int, seed: int) -> NDArray[np.float64]:
+    """Return (R,) mean differences in points, for the totals by source of every split."""
     rng = np.random.default_rng(seed)
-    sources = rng.multinomial(num_sources, np.full(num_sources, 1 / num_sources), size=num_resamples)  # (R, G)
+    num_seeds = len(totals[0][0])
+    sources = [  # P times (R, G)
+        rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), size=num_resamples) for _, counts in totals
+    ]
     seeds = rng.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), size=num_resamples)  # (R, S)
-    totals = np.einsum("rg,sg,rs->r", sources, sums, seeds, optimize=True)
-    result: NDArray[np.float64] = 100 * totals / (num_seeds * (sources @ counts))
+    differences = [
+        np.einsum("rg,sg,rs->r", drawn, sums, seeds, optimize=True) / (num_seeds * (drawn @ counts))
+        for drawn, (sums, counts) in zip(sources, totals, strict=True)
+    ]
+    result: NDArray[np.float64] = 100 * np.mean(differences, axis=0)
     return result
 
 
@@ -109,9 +145,7 @@ def _same_seeds(first: Hits, second: Hits, num_queries: int) -> tuple[Hits, Hits
     return np.broadcast_to(first, shape), np.broadcast_to(second, shape)
 
 
-def _totals_by_source(
-    differences: NDArray[np.float64], sources: Sequence[str]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _totals_by_source(differences: NDArray[np.float64], sources: Sequence[str]) -> Totals:
     """Return the sums (S, G) of differences (S, Q) and the numbers (G,) of queries by source, sorted by name."""
     names, index = np.unique(np.asarray(sources), return_inverse=True)
     sums = np.stack([np.bincount(index, weights=row, minlength=len(names)).astype(np.float64) for row in differences])

@@ -20,7 +20,7 @@ from covid_cmsf.evaluation.features.subsets import (
 from covid_cmsf.evaluation.overlap import check_overlap
 from covid_cmsf.evaluation.retrieval import select_subsets
 from covid_cmsf.exit_codes import USER_ERRORS
-from covid_cmsf.preflight import Problem, check_disk, check_memory, raise_problems
+from covid_cmsf.preflight import Problem, check_disk, check_memory, existing_parent, raise_problems
 from covid_cmsf.views.modalities import Modality
 from covid_cmsf.views.preflight import check_clip_length, check_modalities
 
@@ -166,6 +166,16 @@ def check_result_file(path: Path) -> list[Problem]:
     if not os.access(path.parent, os.W_OK):
         return [Problem(f"{path.parent} can't be written to, where {path.name} would be")]
     return check_disk(path.parent, RESULT_BYTES, "the result files")
+
+
+def check_out_folder(folder: Path, needed: float, what: str) -> list[Problem]:
+    """Check that a folder, which need not exist yet, can be written to and has room for `needed` bytes of `what`."""
+    parent = existing_parent(folder)
+    if not parent.is_dir():
+        return [Problem(f"{parent} is a file, where a folder would be")]
+    if not os.access(parent, os.W_OK):
+        return [Problem(f"{parent} can't be written to, where {folder.name} would be")]
+    return check_disk(folder, RESULT_BYTES + needed, what)
 
 
 def check_subsets(

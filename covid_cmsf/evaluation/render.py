@@ -13,6 +13,7 @@ from covid_cmsf.evaluation.finetune.run import FinetuneResult
 from covid_cmsf.evaluation.fusion import FusionResult, ProbabilityFusionResult
 from covid_cmsf.evaluation.knn import KnnResult
 from covid_cmsf.evaluation.label_free import LabelFreeMeasures
+from covid_cmsf.evaluation.low_shot import LowShotResult
 from covid_cmsf.evaluation.neighbors import NeighborsResult
 from covid_cmsf.evaluation.overlap import Overlap
 from covid_cmsf.evaluation.probes.linear import LinearResult
@@ -91,6 +92,18 @@ def knn_table(result: KnnResult) -> RenderableType:
     return Group(table, f"chance {result.chance:.1f}", *_overlap_warnings(result.overlap))
 
 
+def low_shot_table(result: LowShotResult) -> RenderableType:
+    """Return a table of top-1 accuracy, one row per number of labeled videos per class."""
+    title = f"Low-shot, protocol {result.protocol}: {result.num_query} {result.query}, labels from {result.gallery}"
+    table = Table("labeled per class", "top-1", "95% interval", "deviation between draws", title=title)
+    for count, value in result.top1.items():
+        table.add_row(
+            str(count), f"{value:.1f}", _format_interval(result.interval[count]), f"{result.deviation[count]:.1f}"
+        )
+    note = f"mean over {result.num_draws} draws; chance {100 / result.num_classes:.1f}"
+    return Group(table, note, *_overlap_warnings(result.overlap))
+
+
 def linear_table(result: LinearResult) -> RenderableType:
     """Return a table of the probe's scores, and how its penalty or epoch was chosen."""
     lines = []
@@ -126,7 +139,7 @@ def fusion_table(result: FusionResult | ProbabilityFusionResult) -> RenderableTy
 
 
 def compare_table(result: CompareResult) -> RenderableType:
-    """Return a table of every file against the first, by metric, with a verdict in words."""
+    """Return a table of every method against the first, by metric, with a verdict in words."""
     title = f"Paired comparison, protocol {result.protocol}: {result.num_query} {result.query} of {result.num_sources} "
     table = Table("", "", "", "difference", "95%", "repaired", "broken", "", title=f"{title}sources")
     for one in result.comparisons:
@@ -142,7 +155,11 @@ def compare_table(result: CompareResult) -> RenderableType:
             f"{found.broken:.0f}",
             one.verdict,
         )
-    lines = [f"against {escape(result.comparisons[0].first)}; intervals resample the queries' sources"]
+    most = max(one.difference.num_seeds for one in result.comparisons)
+    resampled = "the queries' sources" + (f" and {most} seeds" if most > 1 else "")
+    lines = [f"against {escape(result.comparisons[0].first)}; intervals resample {resampled}"]
+    if len(result.splits) > 1:
+        lines.append(f"means over the splits {', '.join(result.splits)}; sources are resampled within each")
     if len(result.scores) > 2:
         lines.append(f"verdicts are corrected for {len(result.scores) - 1} comparisons (Holm); intervals are not")
     return Group(table, *lines)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,6 +56,23 @@ def per_class_accuracy(hits: Tensor, labels: Tensor, class_names: Sequence[str])
     }
 
 
+class VideoHits(NamedTuple):
+    """Which videos were answered correctly."""
+
+    videos: VideoTable
+    hits: Tensor  # (N,) bool
+
+
+def top1_hits(probabilities: Tensor, videos: VideoTable) -> VideoHits:
+    """Return for which videos the class with the largest of (N, C) probabilities is the right one."""
+    return VideoHits(videos, _rank_classes(probabilities)[:, 0] == videos.labels)
+
+
+def _rank_classes(probabilities: Tensor) -> Tensor:
+    """Return the classes of every video (N, C), most probable first; ties are ranked by class index."""
+    return torch.argsort(-probabilities, dim=1, stable=True)
+
+
 @dataclass(frozen=True)
 class Scores:
     """Accuracies in percent; `confusion[i][j]` counts videos of class i that were predicted as class j."""
@@ -74,7 +91,7 @@ def compute_scores(probabilities: Tensor, videos: VideoTable, *, seed: int = 0) 
     if not torch.isfinite(probabilities).all():
         raise RuntimeError("the classifier gives probabilities that are not finite")
     num_classes = probabilities.shape[1]
-    ranked = torch.argsort(-probabilities, dim=1, stable=True)  # (N, C)
+    ranked = _rank_classes(probabilities)
     correct = ranked == videos.labels[:, None]
     hits = correct[:, 0]
     per_class = per_class_accuracy(hits, videos.labels, videos.class_names)

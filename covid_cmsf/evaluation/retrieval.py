@@ -13,7 +13,7 @@ from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable, subset_indices
 from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering, nearest
 from covid_cmsf.evaluation.overlap import Overlap, check_overlap
-from covid_cmsf.evaluation.results import Interval, bootstrap_interval, per_class_accuracy
+from covid_cmsf.evaluation.results import Interval, VideoHits, bootstrap_interval, per_class_accuracy
 from covid_cmsf.models.effective_rank import effective_rank
 
 RANKS = (1, 5, 10, 20, 50)
@@ -60,10 +60,15 @@ class GalleryAndQuery:
     queries: Tensor  # (Q, D)
     gallery_labels: Tensor  # (G,)
     query_labels: Tensor  # (Q,)
-    query_sources: tuple[str, ...]
+    query_videos: VideoTable
     class_names: tuple[str, ...]
     centering: str
     overlap: Overlap
+
+    @property
+    def query_sources(self) -> tuple[str, ...]:
+        """Sources of the query videos."""
+        return self.query_videos.sources
 
 
 def evaluate_retrieval(
@@ -80,6 +85,28 @@ def evaluate_retrieval(
 
     `seed` is used for the fit/val split and the bootstrap.
     """
+    return measure_retrieval(
+        features,
+        gallery=gallery,
+        query=query,
+        centering=centering,
+        allow_shared_sources=allow_shared_sources,
+        val_fraction=val_fraction,
+        seed=seed,
+    )[0]
+
+
+def measure_retrieval(
+    features: Features,
+    *,
+    gallery: str = "train",
+    query: str = "test",
+    centering: str | None = None,
+    allow_shared_sources: bool = False,
+    val_fraction: float = VAL_FRACTION,
+    seed: int = 0,
+) -> tuple[RetrievalResult, dict[int, VideoHits]]:
+    """Return R@k and, for each k, which query videos have a video of their class among their k nearest."""
     selected = select_gallery_and_query(
         features,
         gallery,
@@ -89,13 +116,15 @@ def evaluate_retrieval(
         val_fraction=val_fraction,
         seed=seed,
     )
-    return RetrievalResult(
+    hits = retrieval_hits(selected)
+    result = RetrievalResult(
         protocol=features.protocol,
         gallery=gallery,
         query=query,
         features=[features.summary()],
-        **score_retrieval(selected, seed=seed),
+        **score_retrieval(selected, hits, seed=seed),
     )
+    return result, {k: VideoHits(selected.query_videos, hit) for k, hit in hits.items()}
 
 
 def select_gallery_and_query(
@@ -128,7 +157,7 @@ def pair_features(
         queries=queries,
         gallery_labels=videos.labels[pair.gallery],
         query_labels=videos.labels[pair.query],
-        query_sources=videos.take(pair.query).sources,
+        query_videos=videos.take(pair.query),
         class_names=videos.class_names,
         centering=centering,
         overlap=pair.overlap,
@@ -152,13 +181,17 @@ def select_subsets(
     return SubsetPair(gallery_indices, query_indices, overlap)
 
 
-def score_retrieval(selected: GalleryAndQuery, *, seed: int) -> dict[str, Any]:
-    """Return the scores of a `RetrievalResult` by name."""
-    labels, gallery_labels = selected.query_labels, selected.gallery_labels
+def retrieval_hits(selected: GalleryAndQuery) -> dict[int, Tensor]:
+    """Return per rank k (Q,) whether a video of the query's class is among its k nearest."""
     ranks = [k for k in RANKS if k <= len(selected.gallery)]
     neighbors = nearest(selected.queries, selected.gallery, ranks[-1])  # (Q, K)
-    correct = gallery_labels[neighbors] == labels[:, None]
-    hits = {k: correct[:, :k].any(1) for k in ranks}
+    correct = selected.gallery_labels[neighbors] == selected.query_labels[:, None]
+    return {k: correct[:, :k].any(1) for k in ranks}
+
+
+def score_retrieval(selected: GalleryAndQuery, hits: dict[int, Tensor], *, seed: int) -> dict[str, Any]:
+    """Return the scores of a `RetrievalResult` by name; `hits` as from `retrieval_hits`."""
+    labels, gallery_labels = selected.query_labels, selected.gallery_labels
     return {
         "centering": selected.centering,
         "num_gallery": len(selected.gallery),
@@ -169,7 +202,7 @@ def score_retrieval(selected: GalleryAndQuery, *, seed: int) -> dict[str, Any]:
         "overlap": selected.overlap,
         "effective_rank": effective_rank(selected.gallery),
         "chance": chance_r1(labels, gallery_labels),
-        "chance_recall": chance_recalls(labels, gallery_labels, ranks),
+        "chance_recall": chance_recalls(labels, gallery_labels, list(hits)),
     }
 
 

@@ -249,7 +249,7 @@ def test_a_checkpoint_is_known_by_its_hash(tmp_path: Path) -> None:
         load_eval_model(tmp_path / "no")
 
 
-@pytest.mark.parametrize("modality", ["rgb", "flow", "rgbdiff", "frame"])
+@pytest.mark.parametrize("modality", ["rgb", "flow", "residual_flow", "rgbdiff", "frame"])
 def test_every_modality_can_be_extracted(tmp_path: Path, modality: str) -> None:
     eval_model = small_encoder(modality, name="r18" if modality == "frame" else "s3d_tiny")[1]
     features = extract(eval_model, tmp_path / "f")

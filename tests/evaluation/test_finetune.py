@@ -15,7 +15,8 @@ from covid_cmsf.evaluation.features.subsets import VideoTable
 from covid_cmsf.evaluation.features.video_dataset import VideoDataset
 from covid_cmsf.evaluation.finetune.config import PRESETS, FinetuneConfig, finetune_config
 from covid_cmsf.evaluation.finetune.predict import predict_videos
-from covid_cmsf.evaluation.finetune.run import FinetuneResult, choose_subsets, run_finetune
+from covid_cmsf.evaluation.finetune.run import FinetuneResult, run_finetune
+from covid_cmsf.evaluation.finetune.subsets import choose_subsets
 from covid_cmsf.models.checkpoints.formats.native import CHECKPOINT_FORMAT
 from covid_cmsf.models.encoder import weights_sha256
 from tests.evaluation.factories import SIZE, SyntheticClips, small_encoder

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from covid_cmsf.evaluation.paired import describe_difference, holm, paired_difference, resampled_differences
+from covid_cmsf.evaluation.paired import (
+    PairedHits,
+    describe_difference,
+    difference_over_splits,
+    holm,
+    paired_difference,
+    resampled_differences,
+)
 
 SOURCES = ["a", "a", "b", "c", "c", "c"]
 FIRST = np.array([[1, 0, 0, 1, 0, 1], [1, 1, 0, 1, 0, 0]], dtype=bool)
@@ -20,7 +27,7 @@ def test_the_difference_and_its_parts_are_counted_as_by_hand() -> None:
 
 def test_resamples_are_those_of_a_loop_over_drawn_seeds_and_sources() -> None:
     sums, counts = np.array([[1.0, 1.0, -1.0], [0.0, 0.0, 1.0]]), np.array([2.0, 1.0, 3.0])
-    fast = resampled_differences(sums, counts, num_resamples=50, seed=4)
+    fast = resampled_differences([(sums, counts)], num_resamples=50, seed=4)
     rng = np.random.default_rng(4)
     drawn_sources = rng.multinomial(3, [1 / 3] * 3, size=50)
     drawn_seeds = rng.multinomial(2, [1 / 2] * 2, size=50)
@@ -32,6 +39,31 @@ def test_resamples_are_those_of_a_loop_over_drawn_seeds_and_sources() -> None:
                 for query in by_source[name] * times * times_seed:
                     differences.append(int(SECOND[seed, query]) - int(FIRST[seed, query]))
         assert value == pytest.approx(100 * np.mean(differences))
+
+
+def test_over_splits_resamples_are_those_of_a_loop_with_one_draw_of_seeds_for_all() -> None:
+    splits = {"a": (FIRST, SECOND, SOURCES), "b": (SECOND[:, 2:], FIRST[:, 2:], ["x", "y", "y", "x"])}
+    found = difference_over_splits([PairedHits(*one) for one in splits.values()], num_resamples=40, seed=7)
+    rng = np.random.default_rng(7)
+    names = {split: sorted(set(one[2])) for split, one in splits.items()}
+    drawn = {split: rng.multinomial(len(own), [1 / len(own)] * len(own), size=40) for split, own in names.items()}
+    seeds = rng.multinomial(2, [1 / 2] * 2, size=40)
+    values = []
+    for number in range(40):
+        means = []
+        for split, (first, second, sources) in splits.items():
+            differences = []
+            for seed, times_seed in enumerate(seeds[number]):
+                for name, times in zip(names[split], drawn[split][number], strict=True):
+                    for query in [i for i, source in enumerate(sources) if source == name] * times * times_seed:
+                        differences.append(int(second[seed, query]) - int(first[seed, query]))
+            means.append(np.mean(differences))
+        values.append(100 * np.mean(means))
+    assert found.interval == pytest.approx(tuple(np.quantile(values, [0.025, 0.975])))
+    assert found.difference == pytest.approx(100 * (2 / 12 - 1 / 8) / 2)
+    assert (found.num_splits, found.num_seeds, found.num_queries, found.num_sources) == (2, 2, 10, 5)
+    with pytest.raises(ValueError, match="different numbers of seeds"):
+        difference_over_splits([PairedHits(*splits["a"]), PairedHits(FIRST[:1], SECOND[:1], SOURCES)])
 
 
 def test_a_method_without_seeds_is_compared_with_every_seed() -> None:

@@ -1,8 +1,10 @@
 """What can be known before features are extracted is said before, and nothing is written."""
 
 import logging
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from covid_cmsf.evaluation.features.model import create_random_model
 from covid_cmsf.evaluation.preflight import check_extraction, check_measurements, is_labeled, split_table
 from covid_cmsf.preflight import PreflightError
 from covid_cmsf.views.modalities import get_modality
-from tests.evaluation.factories import synthetic_features
+from tests.evaluation.factories import small_checkpoint, synthetic_features
 from tests.factories import make_table_store
 
 
@@ -147,3 +149,88 @@ def test_classes_without_a_gallery_video_are_a_warning(features: Path, caplog: p
 def test_features_that_do_not_fit_into_memory_are_not_read(features: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight_module, "available_memory", lambda: 1000.0)
     assert "of memory, and 1 kB are available" in str(evaluate("retrieval", features).exception)
+
+
+# `evaluate` on clips and images
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Three classes; 6 training videos and 3 test videos of each."""
+    return make_table_store(tmp_path / "clips", train=6, test=3)
+
+
+def problem_lines(result: Result) -> list[str]:
+    assert isinstance(result.exception, PreflightError)
+    return str(result.exception).splitlines()
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_checkpoint(tmp_path_factory.mktemp("weights") / "w.safetensors")
+
+
+def test_all_problems_of_baselines_are_told_at_once(store: Path) -> None:
+    before = sorted(store.parent.rglob("*"))
+    out, kept = store.parent / "no" / "r.json", store / "store.json" / "kept"
+    options = ["--out", out, "--features", kept, "--query", "tests", "--random", "resnet", "--device", "tpu"]
+    first, *lines = problem_lines(evaluate("baselines", store, *options))
+    assert first == "5 problems, nothing was started:"
+    for line, part in zip(
+        lines, ["no folder", "is a file", "unknown device 'tpu'", "resnet", "unknown subset 'tests'"], strict=True
+    ):
+        assert part in line
+    (line,) = problem_lines(evaluate("baselines", store, "--split", "7", "--out", store.parent / "r.json"))
+    assert "no split '7'" in line
+    _, *lines = problem_lines(evaluate("baselines", store.parent / "absent", "--out", out))
+    assert "no folder" in lines[0] and "absent" in lines[1]
+    assert sorted(store.parent.rglob("*")) == before
+
+
+def test_all_problems_of_a_training_on_clips_are_told_at_once(store: Path, weights: Path) -> None:
+    before = sorted(store.parent.rglob("*"))
+    options = ["--crops", 3, "--device", "tpu", "--split", "7", "--out", store / "store.json"]
+    first, *lines = problem_lines(evaluate("finetune", store.parent / "absent.pt", store, *options))
+    assert first == "5 problems, nothing was started:"
+    parts = ["num_crops = 3", "unknown device 'tpu'", "absent.pt", "is a file", "no split '7'"]
+    for line, part in zip(lines, parts, strict=True):
+        assert part in line
+    _, *lines = problem_lines(evaluate("linear", weights, store.parent / "absent", "--protocol", "own"))
+    assert ["--out" in lines[0], "absent" in lines[1], "own" in lines[2]] == [True, True, True]
+    out = store.parent / "tuned"
+    (line,) = problem_lines(evaluate("finetune", weights, store, "--out", out))
+    assert "do not fill one batch of 32: --batch-size" in line
+    _, *lines = problem_lines(evaluate("finetune", weights, store, "--out", out, "--query", "train"))
+    assert "in common" in lines[0] and "batch of 32" in lines[1]
+    assert sorted(store.parent.rglob("*")) == before
+
+
+def test_a_training_on_clips_needs_labels_classes_and_disk_space(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clips = make_table_store(tmp_path / "unlabeled", labeled=False)
+    (line,) = problem_lines(evaluate("finetune", weights, clips, "--out", tmp_path / "tuned"))
+    assert "has a label" in line
+    clips = make_table_store(tmp_path / "clips", train=6, test=3)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
+    (line,) = problem_lines(evaluate("finetune", weights, clips, "--out", tmp_path / "tuned", "--batch-size", 2))
+    assert "the checkpoints need about" in line and not (tmp_path / "tuned").exists()
+
+
+def test_all_problems_of_a_transfer_are_told_at_once(tmp_path: Path, weights: Path) -> None:
+    options = ["--datasets", f"{tmp_path}/own,dtd,{tmp_path}/other,nothing", "--normalize", "max", "--executor", "x"]
+    (tmp_path / "file").touch()
+    first, *lines = problem_lines(
+        evaluate("transfer", tmp_path / "absent.pt", *options, "--root", tmp_path, "--out", tmp_path / "file")
+    )
+    assert first == "8 problems, nothing was started:"
+    parts = ["normalization 'max'", "executor 'x'", "absent.pt", "own/train", "dtd", "other/train", "'nothing'", "file"]
+    for line, part in zip(lines, parts, strict=True):
+        assert part in line
+    out = tmp_path / "out"
+    _, *lines = problem_lines(evaluate("transfer", weights, "--datasets", f"dtd,{tmp_path}/own", "--out", out))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert any("--root is needed" in line for line in lines) and any("own/train" in line for line in lines)
+    downloading = evaluate("transfer", tmp_path / "absent.pt", "--root", tmp_path, "--out", out, "--download")
+    (line,) = problem_lines(downloading)
+    assert "absent.pt" in line and [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -111,7 +111,7 @@ def test_a_damaged_picture_is_listed_and_the_exit_code_is_3(weights: Path, own: 
         (["--datasets", "dtd"], "--root is needed"),
         (["--datasets", ","], "no data set is named"),
         (["--datasets", "dtd", "--root", "nowhere"], "there is no folder nowhere"),
-        (["--datasets", "dtd,pets", "--root", "."], "dtd: no folder dtd .*; pets: no folder"),
+        (["--datasets", "dtd,pets", "--root", "."], "dtd: no folder dtd .*\\n  pets: no folder"),
         (["--datasets", "./none"], "no folder none/train"),
         (["--datasets", "OWN", "--normalize", "l2"], "unknown normalization 'l2'"),
         (["--datasets", "OWN", "--executor", "slurm"], "unknown executor 'slurm'"),

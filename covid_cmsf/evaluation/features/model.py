@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from covid_cmsf.files import file_sha256
 from covid_cmsf.models import Encoder, EncoderMetadata, create_model, encoder_entry, freeze_, load_weights
 from covid_cmsf.models.checkpoints.reader import find_checkpoint
-from covid_cmsf.models.image_networks import is_image_network, load_image_network
+from covid_cmsf.models.named_networks import load_named_network, named_library
 from covid_cmsf.views.modalities import get_modality
 
 
@@ -90,18 +90,27 @@ class EvalModel:
 
 
 def load_eval_model(checkpoint: Path | str, *, branch: str | None = None) -> EvalModel:
-    """Load the encoder of a run folder, of any file that `load_weights` recognizes, `timm:NAME` or `histogram:NAME`.
+    """Load the encoder of a run folder, of any file that `load_weights` recognizes, or by name.
+
+    Names are `timm:NAME`, `torchvision:NAME` and `histogram:NAME`.
 
     `branch` is online, target or guide.
     """
     if str(checkpoint).startswith(HISTOGRAM_PREFIX):
         return create_histogram_model(str(checkpoint).removeprefix(HISTOGRAM_PREFIX))
-    if is_image_network(checkpoint):
+    if named_library(checkpoint) is not None:
         if branch is not None:
             raise ValueError(f"{checkpoint} has no branches: leave out {branch!r}")
-        image = load_image_network(str(checkpoint))
-        digest = "" if image.path is None else file_sha256(image.path)
-        return EvalModel(image.network, image.network.metadata, str(checkpoint), digest, path=image.path)
+        named = load_named_network(str(checkpoint))
+        digest = "" if named.path is None else file_sha256(named.path)
+        return EvalModel(
+            named.network,
+            named.network.metadata,
+            str(checkpoint),
+            digest,
+            path=named.path,
+            needs_calibration=named.is_random,
+        )
     checkpoint = find_checkpoint(checkpoint)
     loaded = load_weights(checkpoint, branch=branch)
     digest = file_sha256(checkpoint)

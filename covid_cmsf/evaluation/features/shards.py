@@ -1,13 +1,14 @@
 """Shards of an extraction that is under way, in a hidden folder beside the output file, to resume from.
 
-Every shard has the fingerprint of the whole extraction. Shards with another fingerprint (another checkpoint, other
-settings, other clips) are never used.
+Every shard has the fingerprint of the whole extraction, or its own one. Shards with another fingerprint (another
+checkpoint, other settings, other clips) are never used.
 """
 
 import fcntl
 import json
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from covid_cmsf.evaluation.features.inference import WindowOutputs
@@ -23,8 +24,9 @@ TENSORS = ("windows", "window_videos", "window_starts")
 class ShardStore:
     """Shards of one extraction to the file `out`; each has the outputs of consecutive videos."""
 
-    def __init__(self, out: Path, fingerprint: str) -> None:
-        self._out, self._fingerprint = out, fingerprint
+    def __init__(self, out: Path, fingerprint: str | Sequence[str]) -> None:
+        """Name the file and what its shards depend on; several fingerprints are one per shard."""
+        self._out, self._fingerprints = out, fingerprint
         self.folder = out.with_name(f".{out.name}.shards")
 
     def __enter__(self) -> "ShardStore":
@@ -58,7 +60,7 @@ class ShardStore:
 
     def save(self, number: int, shard: WindowOutputs) -> None:
         """Write a shard atomically."""
-        header = json.dumps({"fingerprint": self._fingerprint, "errors": shard.errors})
+        header = json.dumps({"fingerprint": self._fingerprint(number), "errors": shard.errors})
         tensors = {name: getattr(shard, name) for name in TENSORS}
         write_tensors(self._path(number), tensors, metadata={HEADER_KEY: header})
 
@@ -75,6 +77,12 @@ class ShardStore:
         """Delete all shards, once the features file is written."""
         shutil.rmtree(self.folder)
 
+    def _fingerprint(self, number: int) -> str | None:
+        """Return the fingerprint that a shard must have; None if there is no such shard."""
+        if isinstance(self._fingerprints, str):
+            return self._fingerprints
+        return self._fingerprints[number] if number < len(self._fingerprints) else None
+
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.safetensors"
 
@@ -83,7 +91,7 @@ class ShardStore:
         try:
             tensors, metadata = read_tensors(path)
             header = json.loads(metadata.get(HEADER_KEY, "{}"))
-            if header.get("fingerprint") != self._fingerprint:
+            if header["fingerprint"] != self._fingerprint(int(path.stem)):
                 return None
             errors = {int(number): str(reason) for number, reason in header["errors"].items()}
             return WindowOutputs(**{name: tensors[name] for name in TENSORS}, errors=errors)

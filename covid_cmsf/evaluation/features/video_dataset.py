@@ -15,7 +15,8 @@ from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.evaluation.features.protocol import EvalProtocol, choose_windows, video_rng
 from covid_cmsf.views.augment_params import AugmentParams, GeometryParams, sample_augment_params
 from covid_cmsf.views.dataset import num_usable_frames, required_frames
-from covid_cmsf.views.loader import init_worker
+from covid_cmsf.views.loader import init_worker, worker_start_method
+from covid_cmsf.views.modalities import compensate_camera
 from covid_cmsf.views.ops import crop_resize
 
 CROPS = (1, 5, 10)
@@ -80,7 +81,9 @@ class VideoDataset(Dataset[DecodedVideo]):
         windows = choose_windows(eval_protocol, usable, self.subsets[index], rng)
         window_frame_numbers = [required_frames(self.modality, window, single=len(window) // 2) for window in windows]
         frame_indices = sorted({frame for frames in window_frame_numbers for frame in frames})
+        levels = self.clips.flow_levels(record) if self.modality.stored_modality == "flow" else COCLR_LEVELS
         raw = self.clips.read_raw(record, self.modality.stored_modality, frame_indices)
+        raw = compensate_camera(raw, self.modality, levels=levels)
         center = sample_augment_params(eval_protocol.augmentation(), rng, height=raw.shape[-2], width=raw.shape[-1])
         params = [replace(center, geometry=geometry) for geometry in crop_geometries(center.geometry, self.num_crops)]
         position = {frame: i for i, frame in enumerate(frame_indices)}
@@ -90,7 +93,7 @@ class VideoDataset(Dataset[DecodedVideo]):
             params=tuple(params),
             window_frames=tuple(tuple(position[frame] for frame in frames) for frames in window_frame_numbers),
             starts=tuple(window[0] for window in windows),
-            levels=self.clips.flow_levels(record) if self.modality.stored_modality == "flow" else COCLR_LEVELS,
+            levels=levels,
         )
 
 
@@ -117,7 +120,7 @@ def video_loader(
         batch_size=None,
         sampler=range(len(data)) if indices is None else indices,
         num_workers=num_workers,
-        multiprocessing_context="spawn" if num_workers else None,
+        multiprocessing_context=worker_start_method(num_workers),
         persistent_workers=persistent and num_workers > 0,
         worker_init_fn=init_worker,
     )

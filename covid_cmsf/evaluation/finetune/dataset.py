@@ -18,7 +18,8 @@ from covid_cmsf.evaluation.features.protocol import EvalProtocol
 from covid_cmsf.evaluation.finetune.config import train_augmentation
 from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
 from covid_cmsf.views.dataset import SampleKey, num_usable_frames, required_frames
-from covid_cmsf.views.loader import EpochSampler, init_worker
+from covid_cmsf.views.loader import EpochSampler, init_worker, worker_start_method
+from covid_cmsf.views.modalities import compensate_camera
 from covid_cmsf.views.ops import crop_resize
 
 
@@ -60,6 +61,7 @@ class ClipDataset(Dataset[ClipSample]):
             numbers = random_clip(usable, rng, length=self.eval_protocol.length, stride=self.eval_protocol.stride)
             frames = required_frames(self.modality, numbers, single=0)
             raw = self.clips.read_raw(record, self.modality.stored_modality, frames)
+            raw = compensate_camera(raw, self.modality, levels=self.clips.flow_levels(record))
         except (ValueError, OSError) as error:  # reported as skipped, never replaced by another video
             return ClipSample(key.video, record.label, error=str(error) or type(error).__name__)
         params = sample_augment_params(self.augmentation, rng, height=raw.shape[-2], width=raw.shape[-1])
@@ -79,7 +81,7 @@ class ClipLoader:
         self._sampler = EpochSampler(data, batch_size=batch_size, seed=data.seed)
         workers: dict[str, Any] = {}
         if num_workers:
-            workers = {"persistent_workers": True, "multiprocessing_context": "spawn"}
+            workers = {"persistent_workers": True, "multiprocessing_context": worker_start_method(num_workers)}
         self._loader: DataLoader[Any] = DataLoader(
             data,
             batch_sampler=self._sampler,

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from covid_cmsf import __version__
 from covid_cmsf.clips.base import Clips
@@ -20,24 +19,24 @@ from covid_cmsf.evaluation.features.file import Probabilities, clips_sha256, com
 from covid_cmsf.evaluation.features.model import EvalModel
 from covid_cmsf.evaluation.features.protocol import EvalProtocol, build_eval_protocol
 from covid_cmsf.evaluation.features.subsets import (
-    VAL_FRACTION,
     SplitVideos,
     VideoTable,
     load_split,
-    split_fit_val,
-    subset_indices,
 )
 from covid_cmsf.evaluation.features.video_dataset import VideoDataset
 from covid_cmsf.evaluation.finetune.config import FinetuneConfig
 from covid_cmsf.evaluation.finetune.dataset import ClipDataset
 from covid_cmsf.evaluation.finetune.model import build_classifier
 from covid_cmsf.evaluation.finetune.predict import all_window_outputs, predict_videos
-from covid_cmsf.evaluation.finetune.train import BEST, LAST, ClipTrainer
+from covid_cmsf.evaluation.finetune.preflight import check_finetune
+from covid_cmsf.evaluation.finetune.subsets import FinetuneSubsets, choose_subsets
+from covid_cmsf.evaluation.finetune.train import BEST, LAST, ClipTrainer, check_resumable
 from covid_cmsf.evaluation.overlap import Overlap, check_overlap
 from covid_cmsf.evaluation.probes.linear import feature_statistics
 from covid_cmsf.evaluation.results import Scores, compute_scores
 from covid_cmsf.models import EncoderMetadata
 from covid_cmsf.models.encoder import weights_sha256
+from covid_cmsf.preflight import raise_problems
 
 PROBABILITIES = "probabilities.safetensors"
 
@@ -58,19 +57,6 @@ class FinetuneResult:
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class FinetuneSubsets:
-    """Indices of the training, validation and test videos."""
-
-    fit: list[int]
-    val: list[int]
-    test: list[int]
-
-    def train_and_test_indices(self) -> tuple[Tensor, Tensor]:
-        """Return the indices of training and validation together, and those of the test."""
-        return torch.tensor([*self.fit, *self.val]), torch.tensor(self.test)
-
-
 def run_finetune(
     eval_model: EvalModel,
     clips: Clips,
@@ -88,10 +74,13 @@ def run_finetune(
 ) -> FinetuneResult:
     """Train by `config` in `folder`, resuming a killed training, and test once.
 
-    The folder then has `best.pt` (encoder and classifier), `last.pt` (to resume) and the test probabilities.
+    Everything that would stop it later is a PreflightError before. The folder then has `best.pt` (encoder and
+    classifier), `last.pt` (to resume) and the test probabilities.
     """
     device = torch.device(device)
     eval_protocol = build_eval_protocol(eval_model.metadata) if eval_protocol is None else eval_protocol
+    options: dict[str, Any] = {"split": split, "query": query, "allow_shared_sources": allow_shared_sources}
+    raise_problems(check_finetune(folder, config, eval_model, clips, eval_protocol, **options))
     split_videos = load_split(clips, split)
     videos = VideoTable.from_records(split_videos.records, split_videos.subsets)
     subsets = choose_subsets(videos, config, query=query)
@@ -102,6 +91,8 @@ def run_finetune(
         allow_shared_sources=allow_shared_sources,
     )
     provenance = _build_provenance(eval_model, clips, split_videos, eval_protocol, config, query=query, device=device)
+    if not replace:
+        check_resumable(folder, provenance["fingerprint"])  # before the features of a probe are standardized
     folder.mkdir(parents=True, exist_ok=True)
     if replace:
         for name in (LAST, BEST, PROBABILITIES):
@@ -169,17 +160,6 @@ class FinetuneData:
         records = [self.split_videos.records[i] for i in indices]
         subsets = [self.split_videos.subsets[i] for i in indices]
         return VideoDataset(self.clips, records, subsets, self.eval_protocol, num_crops=num_crops)
-
-
-def choose_subsets(videos: VideoTable, config: FinetuneConfig, *, query: str = "test") -> FinetuneSubsets:
-    """Return the query subset as test, and the training subset split by source into fit and val."""
-    fraction = config.val_fraction or VAL_FRACTION
-    test = subset_indices(videos, query, val_fraction=fraction, seed=config.seed)
-    train = subset_indices(videos, "fit" if query == "val" else "train", val_fraction=fraction, seed=config.seed)
-    if config.val_fraction == 0:
-        return FinetuneSubsets(train.tolist(), [], test.tolist())
-    fit, val = split_fit_val(videos.take(train), val_fraction=config.val_fraction, seed=config.seed)
-    return FinetuneSubsets(train[fit].tolist(), train[val].tolist(), test.tolist())
 
 
 def _finetuned_metadata(

@@ -145,17 +145,24 @@ class ClipTrainer:
         write_torch_file(self.folder / LAST, {**values, "fingerprint": self._fingerprint})
 
     def _resume_(self) -> None:
-        """Load the last checkpoint of the folder; FileExistsError if it belongs to another training."""
-        path = self.folder / LAST
-        if not path.is_file():
+        """Load the last checkpoint of the folder."""
+        values = check_resumable(self.folder, self._fingerprint)
+        if values is None:
             return
-        values = load_checkpoint(path)
-        if values.get("fingerprint") != self._fingerprint:
-            raise FileExistsError(
-                f"{self.folder} holds a training with other settings, weights or clips; "
-                "give another folder, or --force to start again"
-            )
         load_classifier_state_(self.network, values)
         self.optimizer.load_state_dict(values["optimizer"])
         self.progress = TrainProgress(**values["progress"])
         logger.info("resuming %s after epoch %d of %d", self.folder, self.progress.epoch, self.config.epochs)
+
+
+def check_resumable(folder: Path, fingerprint: str) -> dict[str, Any] | None:
+    """Return the last checkpoint of the folder, None without one; FileExistsError if it is of another training."""
+    if not (folder / LAST).is_file():
+        return None
+    values = load_checkpoint(folder / LAST)
+    if values.get("fingerprint") != fingerprint:
+        raise FileExistsError(
+            f"{folder} holds a training with other settings, weights or clips; "
+            "give another folder, or --force to start again"
+        )
+    return values

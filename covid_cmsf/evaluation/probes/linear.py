@@ -21,7 +21,7 @@ from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable, spl
 from covid_cmsf.evaluation.finetune.config import PRESETS
 from covid_cmsf.evaluation.overlap import Overlap
 from covid_cmsf.evaluation.probes.logistic import Logistic, fit_logistic
-from covid_cmsf.evaluation.results import Scores, compute_scores
+from covid_cmsf.evaluation.results import Scores, VideoHits, compute_scores, top1_hits
 from covid_cmsf.evaluation.retrieval import select_subsets
 from covid_cmsf.models import Classifier
 
@@ -79,6 +79,30 @@ def evaluate_linear(
     Example:
         >>> result = cc.evaluate_linear(cc.load_features("rgb.safetensors"))
     """
+    return measure_linear(
+        features,
+        gallery=gallery,
+        query=query,
+        allow_shared_sources=allow_shared_sources,
+        val_fraction=val_fraction,
+        seed=seed,
+        penalties=penalties,
+        probe=probe,
+    )[0]
+
+
+def measure_linear(
+    features: Features,
+    *,
+    gallery: str = "train",
+    query: str = "test",
+    allow_shared_sources: bool = False,
+    val_fraction: float = VAL_FRACTION,
+    seed: int = 0,
+    penalties: Sequence[float] = PENALTIES,
+    probe: str = "protocol",
+) -> tuple[LinearResult, VideoHits]:
+    """Return the scores of a probe, and which videos of `query` it predicts correctly."""
     pair = select_subsets(
         features.videos, gallery, query, allow_shared_sources=allow_shared_sources, val_fraction=val_fraction, seed=seed
     )
@@ -87,17 +111,19 @@ def evaluate_linear(
     trained = train_probe(
         features, pair.gallery, pair.query, val_fraction=val_fraction, seed=seed, penalties=penalties, probe=probe
     )
-    return LinearResult(
+    videos = features.videos.take(pair.query)
+    result = LinearResult(
         protocol=features.protocol,
         gallery=gallery,
         query=query,
         num_gallery=len(pair.gallery),
-        scores=compute_scores(trained.probabilities, features.videos.take(pair.query), seed=seed),
+        scores=compute_scores(trained.probabilities, videos, seed=seed),
         overlap=pair.overlap,
         features=[features.summary()],
         probe=probe,
         **trained.details,
     )
+    return result, top1_hits(trained.probabilities, videos)
 
 
 def train_probe(

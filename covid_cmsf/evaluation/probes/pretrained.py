@@ -20,7 +20,7 @@ from covid_cmsf.evaluation.finetune.config import FINETUNE
 from covid_cmsf.evaluation.finetune.predict import predict_videos
 from covid_cmsf.evaluation.overlap import check_overlap
 from covid_cmsf.evaluation.probes.linear import LinearResult
-from covid_cmsf.evaluation.results import compute_scores
+from covid_cmsf.evaluation.results import VideoHits, compute_scores, top1_hits
 from covid_cmsf.models import MLP, Encoder, freeze_, load_weights
 from covid_cmsf.models.checkpoints.reader import find_checkpoint, read_checkpoint_file
 
@@ -73,7 +73,7 @@ def evaluate_classifier(
     device: torch.device | str = "cpu",
     seed: int = 0,
     trained_on: Clips | None = None,
-) -> LinearResult:
+) -> tuple[LinearResult, VideoHits]:
     """Predict the subset `query`: softmax averaged over windows, and for videos over ten crops as in fine-tuning.
 
     The classes of `clips` must be those of training, which are those of `trained_on` if that is given.
@@ -103,7 +103,7 @@ def evaluate_classifier(
     device = torch.device(device)
     predictions = predict_videos(network.to(device), data, num_workers=num_workers, device=device)
     predicted = videos.take(torch.tensor([chosen[index] for index in predictions.indices]))
-    return LinearResult(
+    result = LinearResult(
         protocol=eval_protocol.name,
         gallery="train",
         query=query,
@@ -112,3 +112,4 @@ def evaluate_classifier(
         overlap=overlap,
         probe="classifier",
     )
+    return result, top1_hits(predictions.probabilities, predicted)

@@ -172,10 +172,15 @@ def open_datasets(names: Sequence[str], root: Path, *, seed: int = 0, download: 
             errors.append(str(error))
     if errors:
         raise FileNotFoundError("; ".join(errors))
+    check_names(opened)
+    return opened
+
+
+def check_names(opened: Sequence[OpenedDataset]) -> None:
+    """Raise ValueError if two data sets have the same name."""
     opened_names = [one.name for one in opened]
     if duplicates := sorted({name for name in opened_names if opened_names.count(name) > 1}):
         raise ValueError(f"data sets with the same name: {', '.join(duplicates)}; results need one folder each")
-    return opened
 
 
 def is_path(name: str) -> bool:
