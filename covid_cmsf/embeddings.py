@@ -4,8 +4,9 @@
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import nn
 
+from covid_cmsf import __version__
+from covid_cmsf.clips.decoders import open_video
 from covid_cmsf.devices import choose_device
-from covid_cmsf.evaluation.features.inference import video_features
+from covid_cmsf.evaluation.features.file import compute_fingerprint
+from covid_cmsf.evaluation.features.inference import WindowOutputs, video_features
 from covid_cmsf.evaluation.features.model import wrap_encoder
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
+from covid_cmsf.evaluation.features.shards import SHARD_SIZE, ShardStore
 from covid_cmsf.files import atomic_path, escape_cell, write_text_atomic
 from covid_cmsf.logs import ProgressFactory, no_progress
+from covid_cmsf.models.encoder import weights_sha256
 from covid_cmsf.search.encoders import open_encoder
 from covid_cmsf.search.encoders.base import IndexEncoder
 from covid_cmsf.search.encoders.trained import TrainedEncoder
@@ -28,6 +34,7 @@ from covid_cmsf.video_files import VideoFiles, file_settings
 from preprocess.layouts.collection import find_videos, make_video_ids
 
 ENDINGS = (".parquet", ".npy", ".csv")
+CHUNK = SHARD_SIZE  # files: the most that a kill can cost
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,7 @@ def embed_files(
     windows: int | None = None,
     device: torch.device | str = "auto",
     batch_size: int = 16,
+    out: Path | str | None = None,
     progress: ProgressFactory = no_progress,
 ) -> EmbeddingTable:
     """Embed video files, or all video files below a folder: `covid-cmsf embed`. Unreadable files are in `skipped`.
@@ -66,6 +74,7 @@ def embed_files(
         windows: per video; 4 when left out.
         device: auto, cpu, cuda, ...
         batch_size: windows that pass the network together.
+        out: also write the table there. What is done is kept beside it, so the same call goes on after a kill.
         progress: `covid_cmsf.logs.progress_bar` shows a bar.
 
     Example:
@@ -78,33 +87,102 @@ def embed_files(
         encoder = _wrap(weights, windows)
     else:
         encoder = open_encoder(str(weights), num_windows=windows)
-    with progress("files", len(files)) as advance:
-        clips = VideoFiles(
-            list(files.values()), encoder.frames, ids=list(files), skip_unreadable=True, on_video=advance
+    paths, ids = list(files.values()), list(files)
+    place = choose_device(str(device))
+
+    def embed_chunk(numbers: range, advance: Callable[[], None]) -> WindowOutputs:
+        chosen = [ids[number] for number in numbers]
+        clips = VideoFiles([files[name] for name in chosen], encoder.frames, ids=chosen, skip_unreadable=True)
+        for _ in clips.failures:
+            advance()
+        outputs = encoder.embed(clips, clips.records, device=place, batch_size=batch_size, on_video=advance)
+        number_of = dict(zip(chosen, numbers, strict=True))
+        readable = [number_of[record.video_id] for record in clips.records]
+        errors = {number_of[failure.video_id]: failure.reason for failure in clips.failures}
+        errors |= {readable[number]: reason for number, reason in outputs.errors.items()}
+        return replace(
+            outputs, window_videos=torch.tensor(readable, dtype=torch.int64)[outputs.window_videos], errors=errors
         )
-    with progress("videos", len(clips.records)) as advance:
-        outputs = encoder.embed(
-            clips, clips.records, device=choose_device(str(device)), batch_size=batch_size, on_video=advance
-        )
-    errors = {clips.records[number].video_id: reason for number, reason in outputs.errors.items()}
-    errors |= {failure.video_id: failure.reason for failure in clips.failures}
-    skipped = tuple((name, "file", errors[name]) for name in files if name in errors)
-    if len(skipped) == len(files):
-        raise ValueError(f"none of {len(files)} files could be read; the first: {skipped[0][2]}")
-    ids = [record.video_id for record in clips.records]
+
+    chunks = [range(first, min(first + CHUNK, len(ids))) for first in range(0, len(ids), CHUNK)]
+    with ExitStack() as stack:
+        advance = stack.enter_context(progress("videos", len(ids)))
+        if out is None:
+            return _make_table([embed_chunk(chunk, advance) for chunk in chunks], paths, ids, encoder, per_window)
+        check_table_path(Path(out))
+        fingerprints = _fingerprints(chunks, paths, ids, encoder, batch_size=batch_size, device=place)
+        store = stack.enter_context(ShardStore(Path(out), fingerprints))
+        done = store.open()
+        for number, chunk in enumerate(chunks):
+            if number in done:
+                for _ in chunk:
+                    advance()
+            else:
+                store.save(number, embed_chunk(chunk, advance))
+        outputs = [store.load(number) for number in range(len(chunks))]
+        table = _make_table(outputs, paths, ids, encoder, per_window)
+        save_embeddings(out, table)
+        store.remove()
+    return table
+
+
+def _fingerprints(
+    chunks: Sequence[range],
+    paths: Sequence[Path],
+    ids: Sequence[str],
+    encoder: IndexEncoder,
+    *,
+    batch_size: int,
+    device: torch.device,
+) -> list[str]:
+    """Return what the outputs of every chunk depend on: the encoder, and size and time of the files."""
+    common = {
+        "weights_sha256": weights_sha256(encoder.model.network),
+        "eval_protocol": encoder.eval_protocol.model_dump(mode="json"),
+        "frames": encoder.frames.model_dump(mode="json"),
+        "batch_size": batch_size,
+        "device": device.type,
+        "software": f"covid-cmsf {__version__}",
+    }
+    states = [path.stat() for path in paths]
+    return [
+        compute_fingerprint({**common, "files": [[ids[n], states[n].st_size, states[n].st_mtime_ns] for n in chunk]})
+        for chunk in chunks
+    ]
+
+
+def _make_table(
+    chunks: Sequence[WindowOutputs],
+    paths: Sequence[Path],
+    ids: Sequence[str],
+    encoder: IndexEncoder,
+    per_window: bool,
+) -> EmbeddingTable:
+    """Join the outputs of all chunks; ValueError if no file could be read."""
+    errors = {number: reason for chunk in chunks for number, reason in chunk.errors.items()}
+    skipped = tuple((ids[number], "file", errors[number]) for number in sorted(errors))
+    if len(skipped) == len(ids):
+        raise ValueError(f"none of {len(ids)} files could be read; the first: {skipped[0][2]}")
+    windows = torch.cat([chunk.windows for chunk in chunks if len(chunk.windows)])
+    videos, starts = (torch.cat([getattr(one, name) for one in chunks]) for name in ("window_videos", "window_starts"))
+    present = torch.unique(videos)
     if not per_window:
-        present = torch.unique(outputs.window_videos)
-        vectors = video_features(outputs.windows, outputs.window_videos, len(ids))[present]
+        vectors = video_features(windows, videos, len(ids))[present]
         return EmbeddingTable(tuple(ids[number] for number in present), vectors.numpy(), skipped=skipped)
-    rates = [clips.records[number].fps for number in outputs.window_videos.tolist()]
-    starts = outputs.window_starts.tolist()
+    rates = {number: _frame_rate(paths[number]) for number in present.tolist()}
+    times = [(start, rates[number]) for start, number in zip(starts.tolist(), videos.tolist(), strict=True)]
     return EmbeddingTable(
-        tuple(ids[number] for number in outputs.window_videos.tolist()),
-        F.normalize(outputs.windows, dim=1).numpy(),
-        starts=tuple(start / rate for start, rate in zip(starts, rates, strict=True)),
-        ends=tuple((start + encoder.span) / rate for start, rate in zip(starts, rates, strict=True)),
+        tuple(ids[number] for number in videos.tolist()),
+        F.normalize(windows, dim=1).numpy(),
+        starts=tuple(start / rate for start, rate in times),
+        ends=tuple((start + encoder.span) / rate for start, rate in times),
         skipped=skipped,
     )
+
+
+def _frame_rate(path: Path) -> float:
+    with open_video(path) as reader:
+        return float(reader.fps)
 
 
 def list_files(videos: Path | str | Sequence[Path | str]) -> dict[str, Path]:

@@ -68,10 +68,15 @@ class WatchedPage:
         self.page.on("console", self._heard)
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("request", self._asked)
-        self.page.on("requestfailed", lambda request: self.faults.append(f"failed: {request.url}"))
+        self.page.on("requestfailed", self._failed)
         self.home = address.rsplit("/", 1)[0]
         self.page.goto(address)
         self.page.wait_for_selector("html[data-ready]")
+
+    def _failed(self, request: Any) -> None:
+        # A picture that a new result replaces, or that the page's end interrupts, is given up by the browser itself.
+        if request.resource_type != "image" or request.failure != "net::ERR_ABORTED":
+            self.faults.append(f"failed: {request.url} ({request.failure})")
 
     def _heard(self, message: Any) -> None:
         if message.type in ("error", "warning"):
@@ -84,6 +89,10 @@ class WatchedPage:
     def value(self, script: str) -> Any:
         """The value of an expression in the page."""
         return self.page.evaluate(script)
+
+    def drawn(self) -> None:
+        """Wait until what was changed before is laid out and drawn."""
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 @pytest.fixture

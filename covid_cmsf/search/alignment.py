@@ -32,6 +32,7 @@ REFINEMENTS = (0.04, 0.02, 0.01)  # relative changes of the speed that are tried
 MATCH = 0.7  # frames whose similarity is above this are copies
 PLAUSIBLE = 0.6  # correlation of two pictures below which no copy is looked for
 STILL = 1.0  # gray levels: a smaller change between thumbnails is noise
+ROUNDING = 0.2  # gray levels: that of thumbnails, averaged over the pixels of a descriptor's value
 Crop = tuple[float, float, float]  # top, left, edge; in shares of the picture
 FULL: Crop = (0.0, 0.0, 1.0)
 CROPS: tuple[Crop, ...] = (
@@ -50,6 +51,7 @@ class Alignment:
     second: tuple[int, int]
     speed: float  # thumbnails of the second per thumbnail of the first
     mirrored: bool
+    crops: tuple[Crop, Crop] = (FULL, FULL)  # of the first and of the second video
 
     def evidence(self) -> float:
         """Return how much speaks for a copy: the sum over the part of (similarity - MATCH)."""
@@ -75,11 +77,7 @@ class Descriptors:
 
 def describe(thumbnails: Bytes | Floats, crop: Crop = FULL, *, mirror: bool = False) -> Descriptors:
     """Describe gray thumbnails (S, E, E), cropped and mirrored."""
-    rows, columns = (_resize_matrix(thumbnails.shape[axis], crop[axis - 1], crop[2]) for axis in (1, 2))
-    small = np.einsum("pe,sef,qf->spq", rows, thumbnails.astype(np.float32), columns, optimize=True)
-    if mirror:
-        small = small[:, :, ::-1]
-    flat = small.reshape(len(small), -1)
+    flat = _shrink(thumbnails, crop, mirror=mirror)
     changes = np.diff(flat, axis=0, prepend=flat[:1])
     if len(changes) > 1:
         changes[0] = changes[1]
@@ -145,6 +143,44 @@ def align(first: DescribedVideo, second: DescribedVideo, anchors: list[tuple[int
     return _refine_speed(first, second, crops, found)
 
 
+def compare_motion(first: DescribedVideo, second: DescribedVideo, part: Alignment) -> float | None:
+    """Return the correlation of what moves in the matching part, -1 to 1; None if nothing moves.
+
+    Clips of one still scene match at any time and speed, because their backgrounds do. So the background, the mean of
+    every pixel over the part, is subtracted, and all pixels and times are correlated at once; then the same for the
+    changes between thumbnails, which a slow drift of the light does not make alike. The smaller of the two is returned.
+    Where hardly anything moves, the line that was found is arbitrary: that from start to end of both is tried as well.
+    """
+    # Not from end to end of the part: these are rounded, which bends a short line.
+    steps = np.arange(*part.first, dtype=np.float64) - (part.first[0] + part.first[1] - 1) / 2
+    line = (part.second[0] + part.second[1] - 1) / 2 + part.speed * steps
+    amount, best = _compare_along(first, second, part, np.arange(*part.first), line)
+    if amount < STILL:
+        whole = np.linspace(0, len(second) - 1, len(first))
+        amount, other = _compare_along(first, second, part, np.arange(len(first)), whole)
+        best = max(best, other)
+    return best if amount > ROUNDING else None
+
+
+def _compare_along(
+    first: DescribedVideo, second: DescribedVideo, part: Alignment, i: NDArray[np.int64], line: NDArray[np.float64]
+) -> tuple[float, float]:
+    """Return how much moves in thumbnails i of the first video, in gray levels, and its correlation with the second."""
+    moving = _shrink(first.thumbnails[i], part.crops[0])
+    moving -= moving.mean(0)
+    motions, changes = [], []
+    for shift in FINE_SHIFTS:
+        positions = np.clip(line + shift, 0, len(second) - 1)
+        other = _shrink(_interpolate(second.thumbnails, positions), part.crops[1], mirror=part.mirrored)
+        motions.append(_correlate(moving, other - other.mean(0)))
+        changes.append(_correlate(np.diff(moving, axis=0), np.diff(other, axis=0)))
+    return float(np.sqrt((moving**2).mean())), min(max(motions), max(changes))
+
+
+def _correlate(a: Floats, b: Floats) -> float:
+    return float((a * b).sum() / max(float(np.sqrt((a**2).sum() * (b**2).sum())), 1e-6))
+
+
 def _refine_speed(
     first: DescribedVideo, second: DescribedVideo, variant: tuple[Crop, Crop, bool], best: Alignment
 ) -> Alignment:
@@ -199,12 +235,17 @@ def _follow(
         b = describe(_interpolate(second.thumbnails, j), variant[1], mirror=variant[2])
         pictures, changes = (a.pictures[i] * b.pictures).sum(1), (a.changes[i] * b.changes).sum(1)
         similarity = np.where(~a.moving[i] & ~b.moving, pictures, (pictures + changes) / 2)
-        found.append(_matching_part(similarity, i, j, speed=speed, mirrored=variant[2]))
+        found.append(_matching_part(similarity, i, j, speed=speed, variant=variant))
     return max(found, key=Alignment.evidence, default=NOTHING)
 
 
 def _matching_part(
-    similarity: Floats, i: NDArray[np.int64], j: NDArray[np.float64], *, speed: float, mirrored: bool
+    similarity: Floats,
+    i: NDArray[np.int64],
+    j: NDArray[np.float64],
+    *,
+    speed: float,
+    variant: tuple[Crop, Crop, bool],
 ) -> Alignment:
     sums = np.concatenate([[0.0], np.cumsum(similarity - MATCH)])
     end = int((sums - np.minimum.accumulate(sums)).argmax())
@@ -216,7 +257,8 @@ def _matching_part(
         first=(int(i[start]), int(i[end - 1]) + 1),
         second=(round(float(j[start])), round(float(j[end - 1])) + 1),
         speed=speed,
-        mirrored=mirrored,
+        mirrored=variant[2],
+        crops=variant[:2],
     )
 
 
@@ -227,6 +269,14 @@ def _interpolate(thumbnails: Bytes, positions: NDArray[np.float64]) -> Floats:
     weight = (positions - low).astype(np.float32)[:, None, None]
     mixed: Floats = (1 - weight) * thumbnails[low] + weight * thumbnails[high]
     return mixed
+
+
+def _shrink(thumbnails: Bytes | Floats, crop: Crop, *, mirror: bool = False) -> Floats:
+    """Return the gray levels (S, P) of a crop, P = DESCRIPTOR_SIZE squared."""
+    rows, columns = (_resize_matrix(thumbnails.shape[axis], crop[axis - 1], crop[2]) for axis in (1, 2))
+    small = np.einsum("pe,sef,qf->spq", rows, thumbnails.astype(np.float32), columns, optimize=True)
+    flat: Floats = (small[:, :, ::-1] if mirror else small).reshape(len(small), -1)
+    return flat
 
 
 def _standardize(values: Floats) -> Floats:

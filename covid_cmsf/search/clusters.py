@@ -14,7 +14,7 @@ from covid_cmsf.search.index import SearchIndex, modality_weights
 ITERATIONS = 50
 RESTARTS = 8
 MAX_CLUSTERS = 60
-SAMPLE = 5000  # videos that choose the number of clusters
+SAMPLE, SAMPLE_RESTARTS = 2000, 3  # videos that choose the number of clusters; someone waits for it
 OUTLIER_NEIGHBORS = 5
 
 
@@ -89,7 +89,7 @@ def choose_num_clusters(vectors: Tensor, *, seed: int = 0) -> int:
     numbers: list[int] = sorted({round(2 * (highest / 2) ** (step / 11)) for step in range(12)})
     scores = []
     for number in numbers:
-        labels = _assign(sample, number, seed)
+        labels = _assign(sample, number, seed, restarts=SAMPLE_RESTARTS)
         scores.append(separation(sample @ _centers(sample, labels).T, labels))
     return numbers[scores.index(max(scores))]
 
@@ -104,14 +104,14 @@ def separation(similarity: Tensor, labels: Tensor) -> float:
     return float(((other - own) / torch.maximum(own, other).clamp_min(1e-9)).mean())
 
 
-def _assign(vectors: Tensor, num_clusters: int, seed: int) -> Tensor:
-    """Return (N,) labels 0 to C - 1 without gaps, the best of RESTARTS; C is smaller than asked for if some are empty.
+def _assign(vectors: Tensor, num_clusters: int, seed: int, *, restarts: int = RESTARTS) -> Tensor:
+    """Return (N,) labels 0 to C - 1 without gaps, the best of `restarts`; C is smaller than asked for if any is empty.
 
     k-means with Euclidean distances; on unit vectors it is the spherical one, up to the lengths of the centers.
     """
     generator = torch.Generator().manual_seed(seed)
     best, best_similarity = torch.zeros(len(vectors), dtype=torch.int64), -torch.inf
-    for _ in range(RESTARTS):
+    for _ in range(restarts):
         found = kmeans(vectors, num_clusters, iterations=ITERATIONS, generator=generator)
         labels = torch.unique(found, return_inverse=True)[1]
         similarity = float((vectors * _centers(vectors, labels)[labels]).sum())

@@ -1,7 +1,7 @@
 """Search by name or by file: what `covid-cmsf search query` prints, with ids and seconds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -52,6 +52,7 @@ def search_videos(
     end: float | None = None,
     top: int = 20,
     modality: str = "fused",
+    weights: Mapping[str, float] | None = None,
 ) -> list[FoundVideo]:
     """Return the videos of an index that are most like a video or a part of it, best first.
 
@@ -64,6 +65,7 @@ def search_videos(
         end: seconds where it ends.
         top: number of videos.
         modality: rgb, flow, ..., or fused.
+        weights: of the modalities in `fused`, such as {"image": 1, "motion": 0.3}; default: those of the index.
 
     Example:
         >>> index = cc.load_index("index")
@@ -73,6 +75,8 @@ def search_videos(
     embedder = index if isinstance(index, FileEmbedder) else None
     opened = index.index if isinstance(index, FileEmbedder) else index
     opened = opened if isinstance(opened, SearchIndex) else load_index(opened)
+    if weights is not None:
+        opened = replace(opened, weights=dict(weights))
     asked = open_query(opened, query, start=start, end=end, modality=modality, embedder=embedder)
     return find_videos(opened, asked, top=top, modality=modality)
 

@@ -321,3 +321,23 @@ def modality_weights(index: SearchIndex, modality: str) -> dict[str, float]:
     if modality not in index.windows:
         raise ValueError(f"this index has no {modality!r}; choose from {', '.join([*index.windows, 'fused'])}")
     return {modality: 1.0}
+
+
+def parse_weights(text: str) -> dict[str, float]:
+    """Return the weights of `fused` that a text such as image=1,motion=0.3 gives; entries without one are left out."""
+    weights: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        try:
+            weight = float(value)
+        except ValueError:
+            weight = -1.0
+        if not name or name in weights or not 0 <= weight < float("inf"):
+            raise ValueError(
+                f"{part.strip()!r} in {text!r}: write every NAME=WEIGHT once, with weights of 0 or more, "
+                "such as image=1,motion=0.3"
+            )
+        weights[name] = weight
+    if sum(weights.values()) <= 0:
+        raise ValueError(f"{text!r}: at least one weight must be above 0")
+    return weights

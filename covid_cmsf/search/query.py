@@ -110,15 +110,21 @@ def video_vectors(
 def video_rows(windows: WindowSet, video: int, *, start: int | None = None, end: int | None = None) -> Tensor:
     """Return the rows of a video's windows that begin in the frames [start, end), as in `video_vectors`."""
     rows = windows.of_video(video)
-    numbers, starts = torch.arange(rows.start, rows.stop), windows.starts[rows]
+    numbers = torch.arange(rows.start, rows.stop)
+    return numbers[rows_between(windows.starts[rows], windows.span, start=start, end=end)]
+
+
+def rows_between(starts: Tensor, span: int, *, start: int | None = None, end: int | None = None) -> Tensor:
+    """Return which of the windows that begin at `starts` begin in [start, end); if none does, the nearest one."""
     if len(starts) == 0 or (start is None and end is None):
-        return numbers
+        return torch.arange(len(starts))
     low = 0 if start is None else start
-    high = int(starts.max()) + windows.span if end is None else end
+    high = int(starts.max()) + span if end is None else end
     inside = (starts >= low) & (starts < high)
     if not inside.any():
-        inside = torch.arange(len(starts)) == (starts + windows.span / 2 - (low + high) / 2).abs().argmin()
-    return numbers[inside]
+        nearest: Tensor = (starts + span / 2 - (low + high) / 2).abs().argmin()
+        return nearest.reshape(1)
+    return inside.nonzero().flatten()
 
 
 def _largest(values: np.ndarray, count: int) -> list[int]:

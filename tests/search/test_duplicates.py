@@ -178,3 +178,30 @@ def test_progress_is_told_after_every_pair_and_an_unknown_modality_is_refused() 
     assert len(calls) == len(pairs) == 3
     with pytest.raises(ValueError, match="no 'flow'; choose from rgb"):
         propose_pairs(make_index(videos), "flow")
+
+
+def test_clips_of_a_still_scene_are_copies_only_if_they_have_the_same_length() -> None:
+    def still(seconds: float, seed: int) -> NDArray[np.uint8]:
+        frames = np.repeat(make_video(3, 0)[:1], int(seconds * FPS), axis=0)
+        noise = np.random.default_rng(seed).normal(0, 0.5, frames.shape)
+        return thumbnails_of(np.clip(frames + noise, 0, 255).astype(np.uint8))
+
+    videos = [still(6, 0), still(6, 1), still(4, 2)]
+    pairs = {(0, 1): [(5, 5)], (0, 2): [(5, 5)], (1, 2): [(5, 5)]}
+    kinds = {(one.first, one.second): one.kind for one in find_duplicates(pairs, videos.__getitem__)}
+    assert kinds == {(0, 1): "copy", (0, 2): "shared", (1, 2): "shared"}
+
+
+def test_clips_of_one_scene_in_which_little_moves_are_no_copies() -> None:
+    def quiet(motion: int, begin: float, seconds: float) -> NDArray[np.uint8]:
+        """A still background; for one second something passes."""
+        frames = np.repeat(make_video(3, 0)[:1], int(seconds * FPS), axis=0)
+        passing = slice(int(begin * FPS), int((begin + 1) * FPS))
+        frames[passing] = make_video(3, motion)[: int(FPS)]
+        return thumbnails_of(frames)
+
+    videos = [quiet(1, 1, 6), quiet(2, 3.5, 6), quiet(1, 1, 6)[:25]]  # the last is a part of the first
+    pairs = {(0, 1): [(5, 5)], (0, 2): [(5, 5)], (1, 2): [(5, 5)]}
+    kinds = {(one.first, one.second): one.kind for one in find_duplicates(pairs, videos.__getitem__)}
+    assert kinds.pop((0, 2)) in ("copy", "contained")
+    assert set(kinds.values()) == {"shared"}

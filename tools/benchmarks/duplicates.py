@@ -6,12 +6,14 @@ Clips of VIDEOS, a folder of UCF-101's clips, are put into a new folder, each wi
 no copy, and with changed copies: re-encoded, cropped, mirrored, faster, slower, brighter, cut out, and followed by
 another video. Pairs of different videos get the same intro. Then the commands `search index` and `search duplicates`
 run on that folder as a user would run them. Two videos are truly copies if they were made from the same clip.
+
+Then the same commands run on VIDEOS itself: how many of its pairs of clips of one footage are called copies?
 """
 
 import json
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -82,7 +84,7 @@ class MadeVideo:
 
 def command(
     videos: Path = typer.Argument(..., help="Folder of UCF-101's clips."),
-    weights: str = typer.Argument(..., help="Run folder or weights of an RGB encoder."),
+    weights: str = typer.Argument(..., help="An encoder: a run folder, a weights file, or histogram:color."),
     work: Path = typer.Option(..., "--work", help="New folder for the collection and its index."),
     clips: int = typer.Option(40, min=4, help="Clips with changed copies."),
     copies: int = typer.Option(3, min=1, max=len(CHANGES), help="Changed copies per clip."),
@@ -92,11 +94,19 @@ def command(
 ) -> None:
     """Precision and recall of copies by kind of change."""
     made = make_collection(videos, work / "videos", num_clips=clips, num_copies=copies, seed=seed)
-    if not (work / "index" / "index.json").is_file():  # else of an earlier run: only the search is repeated
-        _run("index", work / "videos", "--weights", weights, "--windows", windows, "-o", work / "index")
-    rows = json.loads(_run("duplicates", work / "index", "--shared", "--json"))
-    (work / "duplicates.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    print_results({"videos": len(made), "clips": clips, **measure(made, rows)}, json_file=json_file)
+    rows = _search(work / "videos", weights, windows, work, "index", "duplicates.json")
+    footage = _search(videos, weights, windows, work, "footage-index", "footage-duplicates.json")
+    results = {"videos": len(made), "clips": clips, **measure(made, rows), **measure_footage(videos, footage)}
+    print_results(results, json_file=json_file)
+
+
+def _search(videos: Path, weights: str, windows: int, work: Path, index: str, out: str) -> list[dict[str, Any]]:
+    """Run the two commands on a folder and return the pairs; an index of an earlier run is used again."""
+    if not (work / index / "index.json").is_file():
+        _run("index", videos, "--weights", weights, "--windows", windows, "-o", work / index)
+    rows: list[dict[str, Any]] = json.loads(_run("duplicates", work / index, "--shared", "--json"))
+    (work / out).write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    return rows
 
 
 def make_collection(videos: Path, out: Path, *, num_clips: int, num_copies: int, seed: int) -> list[MadeVideo]:
@@ -116,7 +126,7 @@ def make_collection(videos: Path, out: Path, *, num_clips: int, num_copies: int,
     def add(name: str, change: str, shown: list[Path], frames: Callable[[], Frames]) -> None:
         path = out / f"{name}.mp4"
         if not path.is_file():
-            _write(path, frames(), fps=_fps(videos / shown[0]), low_quality=change == "re-encoded")
+            write_video(path, frames(), fps=_fps(videos / shown[0]), low_quality=change == "re-encoded")
         made.append(MadeVideo(name, change, frozenset(shown)))
 
     kinds = list(CHANGES)
@@ -176,6 +186,19 @@ def measure(made: list[MadeVideo], rows: list[dict[str, Any]]) -> dict[str, Any]
     return results
 
 
+def measure_footage(videos: Path, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how many pairs of clips of one footage, and of different footage, are called copies."""
+    counts = Counter(guess_source(path.stem) for path in find_videos(videos))
+    pairs = sum(count * (count - 1) // 2 for count in counts.values())
+    called = [(row["first"], row["second"]) for row in rows if row["kind"] != "shared"]
+    sources = [[guess_source(Path(name).name) for name in pair] for pair in called]
+    across = ["; ".join(pair) for pair, (a, b) in zip(called, sources, strict=True) if a != b]
+    return {
+        "one footage: called copies": f"{len(called) - len(across)} of {pairs}",
+        "different footage: called copies": f"{len(across)}: {', '.join(across)}" if across else "0",
+    }
+
+
 def _is_copy(by_name: dict[str, MadeVideo], pair: frozenset[str]) -> bool:
     first, second = (by_name[name] for name in pair)
     return bool(first.clips & second.clips)
@@ -204,7 +227,8 @@ def _join(parts: list[Frames]) -> Frames:
     return np.concatenate([np.stack([cv2.resize(frame, (width, height)) for frame in part]) for part in parts])
 
 
-def _write(path: Path, frames: Frames, *, fps: int, low_quality: bool) -> None:
+def write_video(path: Path, frames: Frames, *, fps: int, low_quality: bool = False) -> None:
+    """Encode RGB frames (T, H, W, 3) as H.264."""
     with av.open(str(path), "w") as file:
         stream = file.add_stream("libx264", rate=fps, options={"crf": "36" if low_quality else "23"})
         assert isinstance(stream, av.VideoStream)

@@ -2,26 +2,50 @@
 
     python tools/benchmark.py explore FOLDER [--videos 10000] [--json FILE]
 
-Chromium opens the page from disk. `ready`: bar, tabs and search box are there; `map`: all points are drawn. Panning
-moves the map once per frame; typing enters a name letter by letter; a lasso selects everything. The longest task is the
-longest time in which the page answers nothing. Without a display frames come every 16.7 ms at best.
+Chromium opens the page from disk (`static`), and then from the server (`served`), both with pictures of every video.
+`ready`: bar, tabs and search box are there; `map`: all points are drawn. Panning moves the map once per frame; typing
+enters a name letter by letter; `results`: from Enter to the cards of the nearest videos, `pictures`: to all of their
+loops that are in view; a lasso selects everything. The longest task is the longest time in which the page answers
+nothing. Without a display frames come every 16.7 ms at best.
+
+The videos are made-up: a few clips of moving noise under many names.
 """
 
+import os
 import shutil
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import torch
 import torch.nn.functional as F
 import typer
 
+from covid_cmsf.clips.records import (
+    ClipRecord,
+    FlowInfo,
+    StoreInfo,
+    clip_path,
+    info_to_json,
+    write_manifest,
+    write_split,
+)
+from covid_cmsf.pages.server import server_url
 from covid_cmsf.search.index import IndexedVideo, SearchIndex, WindowSet, save_index
+from covid_cmsf.search.page.explorer import Explorer
+from covid_cmsf.search.page.serve import serve_page
 from covid_cmsf.search.page.write import write_page
+from tools.benchmarks.duplicates import write_video
 from tools.benchmarks.measure import JsonFile, print_results
 
 FRAMES, GROUPS = 250, 40
+WIDTH, HEIGHT, CLIPS = 80, 60, 24  # distinct clips
+IN_VIEW = """() => { const all = [...document.querySelectorAll("#panel .results img")].filter((one) => {
+  const box = one.getBoundingClientRect(); return box.top < innerHeight && box.bottom > 0; });
+  return all.length && all.every((one) => one.complete && one.naturalWidth) ? performance.now() : 0; }"""
 PAN = """async () => { const view = Page.map.view, times = []; view.zoom(3);
   await new Promise((done) => { let last = null, count = 0; const step = (now) => {
     if (last !== null) times.push(now - last); last = now; view.pan(count % 40 < 20 ? 9 : -9, 4 - (count % 9));
@@ -37,7 +61,7 @@ new PerformanceObserver((list) => {
   for (const one of list.getEntries()) window.longest = Math.max(window.longest, one.duration);
 }).observe({ type: "longtask", buffered: true });"""
 NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => done(performance.now())))"
-WORST = ("ready_ms", "map_ms", "pan_frame_ms", "typing_longest_ms")
+WORST = ("ready_ms", "map_ms", "pan_frame_ms", "typing_longest_ms", "results_ms")
 
 
 def command(
@@ -48,15 +72,49 @@ def command(
     repeats: int = typer.Option(5, min=1, help="How often the page is opened."),
     json_file: JsonFile = None,
 ) -> None:
-    """Open the page of a made-up index, pan its map, type and lasso."""
-    results: dict[str, Any] = {"videos": videos, "windows": videos * windows, "values": values}
-    save_index(folder / "index", make_index(videos, values, windows))
+    """Open the page of a made-up index from disk and from the server, pan its map, type, search and lasso."""
+    results: dict[str, Any] = {"videos": videos, "windows": videos * windows, "values": values, "repeats": repeats}
+    results["load_before"] = os.getloadavg()[0]
+    index = make_index(videos, values, windows)
+    save_index(folder / "index", index)
+    make_store(folder / "clips", index)
     start, cpu = time.perf_counter(), time.process_time()
-    written = write_page(folder / "index", None, folder / "page", num_clusters=GROUPS, umap=False)
+    written = write_page(
+        folder / "index", folder / "clips", folder / "page", duplicates=False, num_clusters=GROUPS, umap=False
+    )
     results |= {"write_s": time.perf_counter() - start, "write_cpu_s": time.process_time() - cpu}
-    results["data_bytes_per_video"] = written.num_bytes / videos
-    results |= measure_page(folder / "page" / "index.html", repeats)
-    print_results(results, json_file=json_file)
+    results["data_bytes_per_video"] = (written.num_bytes - written.picture_bytes) / videos
+    results["picture_bytes_per_video"] = written.picture_bytes / videos
+    static = measure_page((folder / "page" / "index.html").as_uri(), repeats)
+    results |= {f"static_{key}": value for key, value in static.items()}
+    server = serve_page(Explorer(folder / "index", folder / "clips"), 0)
+    served = measure_page(server_url(server), repeats)
+    server.shutdown()
+    results |= {f"served_{key}": value for key, value in served.items()}
+    print_results({**results, "load_after": os.getloadavg()[0]}, json_file=json_file)
+
+
+def make_store(store: Path, index: SearchIndex) -> None:
+    """Write an RGB clip store of the videos of an index: a few clips of moving noise, under all names."""
+    rng = np.random.default_rng(0)
+    store.mkdir(parents=True, exist_ok=True)
+    for number in range(CLIPS):
+        noise = cv2.resize(rng.integers(0, 255, (12, 24, 3), dtype=np.uint8), (3 * WIDTH, HEIGHT))
+        frames = np.stack([noise[:, frame % (2 * WIDTH) :][:, :WIDTH] for frame in range(FRAMES)])
+        write_video(store / f"{number}.mp4", frames, fps=25)
+    for number, video in enumerate(index.videos):
+        path = clip_path(store, "rgb", video.video_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.hardlink_to(store / f"{number % CLIPS}.mp4")
+    flow = FlowInfo(backend="numba", version="", parameters={}, bound=20.0)
+    info = StoreInfo(modalities=("rgb",), short_edge=HEIGHT, max_frames=0, quality=18, flow=flow)
+    (store / "store.json").write_text(info_to_json(info), encoding="utf-8")
+    names = [video.video_id for video in index.videos]
+    rows = [ClipRecord(name, name, "", -1, FRAMES, FRAMES - 1, 25.0, WIDTH, HEIGHT, "") for name in names]
+    write_manifest(store / "manifest.csv", rows)
+    (store / "splits").mkdir(exist_ok=True)
+    write_split(store / "splits" / "1.csv", dict.fromkeys(names, "test"))
 
 
 def make_index(num_videos: int, size: int, num_windows: int) -> SearchIndex:
@@ -76,7 +134,7 @@ def make_index(num_videos: int, size: int, num_windows: int) -> SearchIndex:
     return SearchIndex(rows, sets)
 
 
-def measure_page(path: Path, repeats: int) -> dict[str, Any]:
+def measure_page(address: str, repeats: int) -> dict[str, Any]:
     """Return medians over `repeats` openings; of the longest tasks and of frames also the worst."""
     from playwright.sync_api import sync_playwright
 
@@ -87,17 +145,13 @@ def measure_page(path: Path, repeats: int) -> dict[str, Any]:
         for _ in range(repeats):
             page = browser.new_page(viewport={"width": 1400, "height": 900})
             page.add_init_script(TASKS)
-            page.goto(path.as_uri())
+            page.goto(address, wait_until="commit")  # the server still computes clusters while the map is there
             page.wait_for_selector("canvas[data-drawn]", timeout=120_000)
             runs.append(_measure_one(page))
             page.close()
         browser.close()
     medians = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-    worst = {
-        f"{key}_worst": max(run[key] for run in runs)
-        for key in ("ready_ms", "map_ms", "pan_frame_ms", "typing_longest_ms")
-    }
-    return {**medians, **worst, "repeats": repeats}
+    return {**medians, **{f"{key}_worst": max(run[key] for run in runs) for key in WORST}}
 
 
 def _measure_one(page: Any) -> dict[str, float]:
@@ -117,7 +171,10 @@ def _measure_one(page: Any) -> dict[str, float]:
         page.keyboard.press(letter)
         times.append(page.evaluate(NEXT_FRAME) - start)
     found |= {"key_to_frame_ms": statistics.median(times), "typing_longest_ms": page.evaluate("window.longest")}
+    start = page.evaluate("performance.now()")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#panel .results .clip-card")
+    shown = "() => document.querySelector('#panel .results .clip-card') && performance.now()"
+    found["results_ms"] = page.wait_for_function(shown).json_value() - start
+    found["pictures_ms"] = page.wait_for_function(IN_VIEW).json_value() - start
     found["lasso_ms"], found["lassoed"] = page.evaluate(LASSO)
     return found

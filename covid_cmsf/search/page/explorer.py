@@ -19,11 +19,11 @@ from covid_cmsf.search.files import FileEmbedder
 from covid_cmsf.search.index import load_encoders, load_index
 from covid_cmsf.search.page.copies import find_copies, read_copies
 from covid_cmsf.search.page.data import cluster_values, duplicate_values, map_values, probe_values, video_values
-from covid_cmsf.search.page.neighbors import TOP, choices, find_neighbors
+from covid_cmsf.search.page.neighbors import TOP, choices, find_neighbors, leading_modality
 from covid_cmsf.search.page.saved import DECISIONS, MAX_NAME, read_decisions, read_labels, write_decisions, write_labels
 from covid_cmsf.search.page.write import KINDS, page_values
 from covid_cmsf.search.project import clips_folder, index_folder
-from covid_cmsf.search.query import video_vectors
+from covid_cmsf.search.query import rows_between
 from covid_cmsf.video_files import VideoFiles
 
 PREVIEW = Style(120, 12, 55)
@@ -38,8 +38,10 @@ class Upload:
 
     name: str
     vectors: dict[str, Tensor]
+    starts: dict[str, Tensor]  # first frames of its windows
+    fps: float
+    num_frames: int
     pictures: dict[str, bytes]  # rgb, flow
-    seconds: float
 
 
 class Explorer:
@@ -108,16 +110,42 @@ class Explorer:
         decisions = [[*pair, decision] for pair, decision in self.decisions.items()]
         return {"labels": self.labels, "decisions": decisions}
 
-    def search(self, choice: str, *, video: int | None = None, upload: str | None = None, top: int = TOP) -> Data:
-        """Return the neighbors of a video of the index, or of a dropped file; ValueError if there is no such query."""
+    def search(
+        self,
+        choice: str,
+        *,
+        video: int | None = None,
+        upload: str | None = None,
+        part: tuple[int, int] | None = None,
+        top: int = TOP,
+    ) -> Data:
+        """Return the neighbors of a video of the index, or of a dropped file; ValueError if there is no such query.
+
+        Only windows that begin in the frames [start, end) of `part` are compared, or the nearest if there is none;
+        `windows` of the result are the first frames of those that were, by the modality that is shown.
+        """
+        leading = leading_modality(self.index, choice)
         if upload is not None:
             if upload not in self.uploads:
                 raise ValueError("this file is not known any more; drop it again")
-            return find_neighbors(self.index, self.uploads[upload].vectors, choice, top=top).values()
-        if video is None or not 0 <= video < len(self.index.videos):
-            raise ValueError(f"no video {video}; there are {len(self.index.videos)}")
-        vectors = video_vectors(self.index, video)
-        return find_neighbors(self.index, vectors, choice, top=top, exclude=frozenset({video})).values()
+            dropped, exclude = self.uploads[upload], frozenset[int]()
+            starts, vectors, num_frames = dropped.starts, dropped.vectors, dropped.num_frames
+        else:
+            if video is None or not 0 <= video < len(self.index.videos):
+                raise ValueError(f"no video {video}; there are {len(self.index.videos)}")
+            exclude, num_frames = frozenset({video}), self.index.videos[video].num_frames
+            rows = {name: windows.of_video(video) for name, windows in self.index.windows.items()}
+            starts = {name: self.index.windows[name].starts[chosen] for name, chosen in rows.items()}
+            vectors = {name: self.index.windows[name].vectors[chosen] for name, chosen in rows.items()}
+        if part is not None:
+            if not 0 <= part[0] < part[1] or (num_frames and part[1] > num_frames):
+                raise ValueError(f"no frames from {part[0]} to {part[1]}; the video has {num_frames}")
+            spans = {name: self.index.windows[name].span for name in starts}
+            chosen = {name: rows_between(starts[name], spans[name], start=part[0], end=part[1]) for name in starts}
+            starts = {name: starts[name][rows] for name, rows in chosen.items()}
+            vectors = {name: vectors[name][rows] for name, rows in chosen.items()}
+        found = find_neighbors(self.index, vectors, choice, top=top, exclude=exclude).values()
+        return {**found, "windows": starts[leading].tolist() if leading in starts else []}
 
     def _preview(self, video: int, kind: str, start: int | None, span: int) -> bytes | None:
         """Return a loop of a window, or of the middle of a video; None if there are no such frames."""
@@ -141,10 +169,13 @@ class Explorer:
             kind: thumbnail(clips, clips.records[0], kind, PREVIEW) for kind in KINDS if kind in clips.modalities
         }
         seconds = embedded.num_frames / embedded.fps if embedded.fps > 0 else 0.0
-        self.uploads[token] = Upload(name, embedded.vectors, pictures, seconds)
+        self.uploads[token] = Upload(
+            name, embedded.vectors, embedded.starts, embedded.fps, embedded.num_frames, pictures
+        )
         while len(self.uploads) > UPLOADS:
             self.uploads.popitem(last=False)
-        return {"upload": token, "name": name, "seconds": seconds, "modalities": list(embedded.vectors)}
+        length = {"seconds": seconds, "frames": embedded.num_frames, "fps": embedded.fps}
+        return {"upload": token, "name": name, **length, "modalities": list(embedded.vectors)}
 
     def save_labels(self, changes: dict[str, str]) -> str:
         """Add labels, remove those that are empty, and write labels.csv; return its path."""
@@ -177,8 +208,9 @@ class CopySearch:
             self.pairs = duplicate_values(kept)
 
     def start(self) -> None:
-        """Begin, unless it has begun."""
-        if self.pairs is None and self._thread is None and self.explorer.clips is not None:
+        """Begin, unless it has begun; once more if it failed."""
+        if self.pairs is None and (self._thread is None or self.error) and self.explorer.clips is not None:
+            self.error = ""
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
 
@@ -192,8 +224,8 @@ class CopySearch:
         try:
             found = find_copies(self.explorer.index_folder, self.explorer.index, self.explorer.clips, self._progress)
             self.pairs = duplicate_values(found)
-        except (ValueError, OSError) as error:
-            self.error = str(error)
+        except Exception as error:  # noqa: BLE001 (a thread of its own: any other error would look like "running" forever)
+            self.error = str(error) or type(error).__name__
 
     def _progress(self, done: int, total: int) -> None:
         self.done, self.total = done, total

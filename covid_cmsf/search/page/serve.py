@@ -59,7 +59,7 @@ class PageHandler(LocalHandler):
                 self._send_json(self.explorer.copies.status())
             else:
                 self._send(None, "")
-        except (ValueError, OSError) as error:
+        except (ValueError, KeyError, OSError) as error:
             self._fail(HTTPStatus.BAD_REQUEST, str(error))
 
     def do_POST(self) -> None:
@@ -113,7 +113,8 @@ class PageHandler(LocalHandler):
 
     def _search(self, options: dict[str, str]) -> Any:
         video = int(options["video"]) if "video" in options else None
-        return self.explorer.search(options.get("by", ""), video=video, upload=options.get("upload"))
+        part = (int(options["start"]), int(options["end"])) if "start" in options or "end" in options else None
+        return self.explorer.search(options.get("by", ""), video=video, upload=options.get("upload"), part=part)
 
     def _picture(self, options: dict[str, str]) -> bytes | None:
         kind = options.get("kind", "")

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import torch
 from covid_cmsf.clips.records import clip_path
 from covid_cmsf.pages.server import server_url
 from covid_cmsf.search.index import load_index
-from covid_cmsf.search.page.data import probe_values
+from covid_cmsf.search.page.copies import COPIES_FILE, read_copies
+from covid_cmsf.search.page.data import duplicate_values, probe_values
+from covid_cmsf.search.page.explorer import Explorer
+from covid_cmsf.search.page.serve import serve_page
 from covid_cmsf.search.query import search, video_vectors
 from tests.page_fixtures import WatchedPage
-from tests.search.page.test_probe import PROBE_SCRIPT, slow_suggestions
+from tests.search.page.test_probe import PROBE_SCRIPT, slow_calibration, slow_suggestions
 
 pytestmark = pytest.mark.slow  # each test opens pages in Chromium
 
@@ -92,6 +96,105 @@ def test_a_dropped_file_finds_its_own_video_first(served: Any, clips: Path, page
     opened.faults = [fault for fault in opened.faults if "400 (Bad Request)" not in fault]
 
 
+def test_a_query_is_searched_once_and_an_answer_for_a_replaced_list_is_not_shown(served: Any, open_page: Any) -> None:
+    opened = open_page(server_url(served[1]))
+    opened.page.evaluate(
+        """() => {
+            const search = Page.api.search;
+            window.held = [];
+            Page.api.search = (...asked) => new Promise((done) => window.held.push(() => {
+                const found = search(...asked);
+                done(found);
+                return found;
+            }));
+        }"""
+    )
+    opened.page.evaluate("Page.store.ask({ video: 7 })")
+    assert opened.value("held.length") == 1
+    opened.page.evaluate("Page.store.choose('rgb')")
+    opened.page.evaluate("Page.redraw('neighbors')")
+    assert opened.value("held.length") == 3
+    shown = opened.page.evaluate(
+        """async () => {
+            const shown = [];
+            for (const answer of held) {
+                await answer();
+                await new Promise((done) => setTimeout(done, 0)); // whoever waits for the answer goes first
+                const panel = document.querySelector("#panel");
+                shown.push([panel.dataset.shown || "", panel.querySelectorAll(".results .clip-card").length > 0]);
+            }
+            return shown;
+        }"""
+    )
+    assert shown == [["", False], ["", False], ["7 rgb", True]]
+
+
+def test_a_part_of_a_video_is_a_query_by_mouse_and_by_keyboard(served: Any, page_index: Path, open_page: Any) -> None:
+    opened, index = open_page(server_url(served[1])), load_index(page_index)
+    page, query, frames = opened.page, 7, index.videos[7].num_frames
+    page.evaluate("Page.store.ask({ video: 7 })")
+    wait_for_results(opened, query, "fused")
+    whole = ids(opened)
+
+    def expect(start: int, end: int) -> list[str]:
+        wait_for_results(opened, query, f"fused {start}-{end}")
+        vectors = video_vectors(index, query, start=start, end=end)
+        assert all(len(one) == 1 for one in vectors.values()), "of two windows the part has one"
+        found = [index.videos[one.video].video_id for one in search(index, vectors, exclude=frozenset({query}))]
+        assert ids(opened) == found
+        return found
+
+    box = page.locator("#part-end").bounding_box()
+    right, middle = box["x"] + box["width"] - 8, box["y"] + box["height"] / 2
+    page.mouse.move(right, middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.4 * box["width"], middle, steps=4)
+    page.mouse.up()
+    end = opened.value("Page.store.state.query.part[1]")
+    assert 0 < end < frames // 2 and expect(0, end) != whole
+    assert "by the window" in page.locator("#compared").inner_text()
+    page.wait_for_function(QUERY_IS_SHOWN)
+    page.reload()  # the part is in the address
+    expect(0, end)
+    page.keyboard.press("s")
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    wait_for_results(opened, query, "fused")
+    assert ids(opened) == whole and page.locator("#part-reset").is_hidden()
+    page.keyboard.press("s")
+    for _ in range(frames):
+        page.keyboard.press("ArrowRight")
+        start = opened.value("Page.store.state.query.part[0]")
+        if start > int(index.windows["rgb"].starts[index.windows["rgb"].of_video(query)][0]):
+            break
+    expect(start, frames)
+    page.get_by_role("button", name="Whole video").click()
+    wait_for_results(opened, query, "fused")
+    assert ids(opened) == whole
+
+
+def test_copies_are_looked_for_in_the_background(page_index: Path, tmp_path: Path, open_page: Any) -> None:
+    folder = shutil.copytree(page_index.parent, tmp_path / "project")
+    (folder / "index" / COPIES_FILE).unlink()
+    explorer = Explorer(folder / "index")
+    assert explorer.clips is not None
+    names = [video.video_id for video in explorer.index.videos]
+    for kind in ("rgb", "flow"):  # video 3 becomes a copy of video 30
+        shutil.copy(clip_path(folder / "clips", kind, names[30]), clip_path(folder / "clips", kind, names[3]))
+    server = serve_page(explorer, 0)
+    opened = open_page(server_url(server))
+    opened.page.keyboard.press("4")
+    opened.page.get_by_role("button", name="Look for copies").click()
+    opened.page.wait_for_selector("#panel[data-shown=copies]", timeout=60_000)
+    shown = opened.value("[...document.querySelectorAll('.pair')].map((one) => one.getAttribute('aria-label'))")
+    server.shutdown()
+    server.server_close()
+    assert f"{names[3]} and {names[30]}" in shown
+    kept = read_copies(folder / "index")
+    assert kept is not None and explorer.copies.status()["pairs"] == duplicate_values(kept)
+    assert Explorer(folder / "index").copies.status()["state"] == "done"
+
+
 def test_the_map_is_zoomed_and_lassoed_and_the_selection_saved(static_page: Path, open_page: Any) -> None:
     opened = open_page(static_page)
     page = opened.page
@@ -139,6 +242,8 @@ def test_labels_are_saved_and_the_probe_suggests_the_rest(served: Any, page_inde
     assert {row["video"].removeprefix("'"): row["label"].removeprefix("'") for row in rows} == expected
     page.keyboard.press("5")
     page.wait_for_selector('#panel[data-shown="labels 5"] .group[data-label="=one"] .clip-card')
+    assert page.locator("#checked").inner_text().startswith("Few labels")
+    assert page.get_by_role("button", name="Accept").count() == 0
     slow = slow_suggestions(probe_values(explorer.index), [0, 0, 0, 1, 1], [0, 1, 2, 20, 21])
     best = max((row for row in slow if row[1] == 0), key=lambda row: row[2])
     assert ids(opened, '.group[data-label="=one"] .clip-card')[0] == names[best[0]]
@@ -211,7 +316,7 @@ def test_names_are_text_and_a_narrow_window_does_not_scroll_sideways(static_page
     opened.page.evaluate("Page.store.ask({ video: 0 })")
     for panel in ("neighbors", "clusters", "copies", "labels"):
         opened.page.evaluate("panel => Page.store.show(panel)", panel)
-        opened.page.wait_for_timeout(150)
+        opened.drawn()
         assert opened.value("document.documentElement.scrollWidth") == 400
     assert opened.value("document.querySelectorAll('main script, main b b').length") == 0
     opened.page.evaluate("Page.store.show('neighbors')")
@@ -228,3 +333,24 @@ def test_the_probe_equals_its_slow_twin(static_page: Path, page_index: Path, ope
     assert [row["video"] for row in fast] == [row[0] for row in slow] and len(fast) == 39
     assert [int(row["label"]) for row in fast] == [row[1] for row in slow]
     assert [row["value"] for row in fast] == pytest.approx([row[2] for row in slow], abs=2e-3)
+
+
+def test_labels_that_are_left_out_say_how_far_the_probe_is_right(
+    static_page: Path, page_index: Path, open_page: Any
+) -> None:
+    opened, values = open_page(static_page), probe_values(load_index(page_index))
+    videos = torch.randperm(48, generator=torch.Generator().manual_seed(1))[:14].tolist()
+    classes = [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]  # they mean nothing, so nothing is certain
+    suggest = PROBE_SCRIPT.replace(").rows", ")")
+    fast = opened.page.evaluate(suggest, [videos, classes])
+    temperature, right = slow_calibration(values, classes, videos)
+    assert (fast["temperature"], fast["right"], fast["checked"]) == (pytest.approx(temperature), right, 14)
+    slow = slow_suggestions(values, classes, videos)
+    mean = sum(row["value"] for row in fast["rows"]) / len(slow)
+    assert temperature > 1 and mean < 0.5 < sum(row[2] for row in slow) / len(slow)
+    assert opened.page.evaluate(suggest, [videos[:9], classes[:9]])["few"]
+    script = "([videos, names]) => videos.forEach((one, i) => Page.store.state.labels.set(one, names[i]))"
+    opened.page.evaluate(script, [videos, [f"kind {one}" for one in classes]])
+    opened.page.keyboard.press("5")
+    opened.page.wait_for_selector('#panel[data-shown="labels 14"]')
+    assert f"{right} of 14 rightly" in opened.page.locator("#checked").inner_text()

@@ -3,7 +3,9 @@
 import http.client
 import io
 import json
+import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from http.server import ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from covid_cmsf.search.page import uploads
+from covid_cmsf.search.page.copies import COPIES_FILE
 from covid_cmsf.search.page.explorer import Explorer
 from covid_cmsf.search.page.uploads import check_container, is_container, safe_suffix
 
@@ -78,6 +81,10 @@ def test_other_sites_cannot_send_anything(served: Served, path: str, headers: di
         ("/api/search?video=x&by=rgb", 400),
         ("/api/search?video=0&by=nothing", 400),
         ("/api/search?upload=unknown&by=rgb", 400),
+        ("/api/search?video=0&by=rgb&start=5", 400),
+        ("/api/search?video=0&by=rgb&start=5&end=5", 400),
+        ("/api/search?video=0&by=rgb&start=0&end=9999", 400),
+        ("/api/search?video=0&by=rgb&start=x&end=2", 400),
         ("/api/preview?video=999&kind=rgb", 404),
         ("/api/preview?video=0&kind=nothing", 404),
     ],
@@ -145,3 +152,24 @@ def test_a_cut_file_and_a_full_disk_are_errors(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(("name", "suffix"), [("a.MP4", ".mp4"), ("a.tar.gz", ".gz"), ("../x", ""), ("a.m p", "")])
 def test_only_plain_suffixes_are_kept(name: str, suffix: str) -> None:
     assert safe_suffix(name) == suffix
+
+
+@pytest.mark.slow
+def test_a_search_for_copies_that_failed_says_why_and_can_begin_again(page_index: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(page_index.parent, tmp_path / "project")
+    (folder / "index" / COPIES_FILE).unlink()
+    explorer = Explorer(folder / "index")
+    assert explorer.copies.status()["state"] == "new"
+    (folder / "clips" / "rgb").rename(folder / "clips" / "away")
+    assert _finish(explorer)["state"] == "failed" and explorer.copies.error
+    (folder / "clips" / "away").rename(folder / "clips" / "rgb")
+    status = _finish(explorer)
+    assert status["state"] == "done" and status["done"] == status["total"] > 0 and not status["error"]
+
+
+def _finish(explorer: Explorer) -> dict[str, Any]:
+    explorer.copies.start()
+    deadline = time.monotonic() + 100
+    while explorer.copies.status()["state"] == "running" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return explorer.copies.status()

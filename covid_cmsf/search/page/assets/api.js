@@ -17,7 +17,8 @@ Page.api = (() => {
   async function search(query, choice) {
     if (page.live) {
       const which = query.upload ? `upload=${encodeURIComponent(query.upload)}` : `video=${query.video}`;
-      return answer(`api/search?by=${encodeURIComponent(choice)}&${which}`);
+      const part = query.part ? `&start=${query.part[0]}&end=${query.part[1]}` : "";
+      return answer(`api/search?by=${encodeURIComponent(choice)}&${which}${part}`);
     }
     const rows = await Page.load(`neighbors-${choice}-${Math.floor(query.video / page.shard)}`);
     const found = rows[query.video % page.shard];

@@ -54,9 +54,7 @@
   Page.searchBox.start();
   Page.keyboard.start();
   store.on("choice", choices);
-  store.on("choice", () => { if (store.state.panel === "clusters") draw(); });
   store.on("panel", draw);
-  store.on("query", () => { if (store.state.panel === "neighbors") draw(); });
   store.on("selection", () => { tabs(); Page.redraw("selection"); });
   store.on("labels", () => { tabs(); Page.redraw("labels"); });
   choices();

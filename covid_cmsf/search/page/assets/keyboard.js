@@ -5,7 +5,7 @@ Page.keyboard = (() => {
   const PANELS = ["neighbors", "selection", "clusters", "copies", "labels"];
   const SHORTCUTS = [
     ["/", "search by name"], ["1 … 5", "neighbors, selection, clusters, copies, labels"], ["m", "search by the next modality"],
-    ["← → ↑ ↓", "go through results; on the map: move"], ["Enter", "search for the video in focus"], ["x", "select the video in focus"],
+    ["← → ↑ ↓", "go through results; on the map: move"], ["Enter", "search for the video in focus"], ["s", "compare a part of the query: arrows move its start, then Tab its end"], ["x", "select the video in focus"],
     ["g", "go to the map"], ["+ − 0", "on the map: zoom in, out, show all"], ["a", "on the map: select all that is in view"], ["Shift drag", "on the map: lasso; with Ctrl it adds"],
     ["l", "label the selection"], ["e", "save the selection as CSV"], ["y n", "copies: same, different"], ["Esc", "clear the selection"],
     ["p", "pause or play the clips"], ["t", "light or dark"], ["?", "this list"],
@@ -41,13 +41,15 @@ Page.keyboard = (() => {
 
   function pressed(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
-    const inField = event.target.matches("input:not([type=checkbox]), select, textarea");
+    if (event.target.matches("input[type=range]") && /^(Arrow|Home|End|Page)/.test(event.key)) return; // they move the slider
+    const inField = event.target.matches("input:not([type=checkbox], [type=range]), select, textarea");
     if (inField) { if (event.key === "Escape") event.target.blur(); return; }
     const focused = event.target.closest?.("#panel [data-video][tabindex], #panel .pair");
     const { choices } = Page.data.page;
     const keys = {
       "/": () => document.getElementById("name").focus(), "?": help, t: Page.theme.toggle, p: () => document.getElementById("motion").click(),
       m: () => store.choose(choices[(choices.indexOf(store.state.choice) + 1) % choices.length]), g: () => { document.getElementById("canvas").focus(); Page.map.view.keyed = true; Page.map.view.draw(); },
+      s: () => { const slider = document.getElementById("part-start"); if (slider) slider.focus(); else Page.say(Page.data.page.live ? "search for a video first" : "parts can be compared with the server: covid-cmsf search serve"); },
       l: label, e: () => { if (store.state.selection.size) Page.csv.saveVideos("selection.csv", [...store.state.selection].sort((a, b) => a - b)); else Page.say("select videos first"); },
       Escape: () => store.select([]),
     };

@@ -50,11 +50,11 @@ Page.section("labels", (body) => {
   const again = () => Page.redraw("labels");
 
   async function suggestions(box) {
-    const { names, rows } = await Page.probe.suggest(store.state.labels);
+    const { names, rows, few, right, checked } = await Page.probe.suggest(store.state.labels);
     const single = names.length === 1;
     const groups = names.map((name) => {
       const own = rows.filter((row) => row.label === name).sort((a, b) => b.value - a.value || a.video - b.video);
-      const certain = own.filter((row) => !single && row.value >= sure);
+      const certain = own.filter((row) => !single && !few && row.value >= sure);
       return el("section", { class: "group", "data-label": name }, el("header", {}, el("h3", {}, name), el("span", { class: "quiet" }, single ? "the most similar, with their similarity" : `${Page.format.count(own.length)} suggested`),
         certain.length ? Page.button(`Accept ${Page.format.count(certain.length)} above ${Math.round(100 * sure)}%`, () => Page.labels.set(certain.map((row) => row.video), name).then(again).catch(Page.fail)) : "",
         Page.button("Select all", () => store.select(own.map((row) => row.video)), { "aria-label": `Select all suggested as ${name}` })),
@@ -62,7 +62,9 @@ Page.section("labels", (body) => {
     });
     const unsure = single ? [] : [...rows].sort((a, b) => a.margin - b.margin || a.video - b.video).slice(0, UNSURE);
     box.replaceChildren(
-      single ? el("p", { class: "quiet" }, "With a second label a linear probe learns to tell them apart.") : "",
+      el("p", { id: "checked", class: "quiet" }, single ? "With a second label a linear probe learns to tell them apart."
+        : few ? `Few labels: how far these percentages are right is known from ${Page.probe.FEW} labels on, with ${Page.probe.FEW_PER_LABEL} of each kind.`
+          : `Each label was left out once and suggested by the others: ${Page.format.count(right)} of ${Page.format.count(checked)} rightly. The percentages are scaled to agree with that; they hold for videos of these kinds, and say nothing about others.`),
       ...(unsure.length ? [el("section", { class: "group", "data-label": "" }, el("header", {}, el("h3", {}, "Least sure"), el("span", { class: "quiet" }, "label these next: they teach the probe most")),
         el("div", { class: "cards small" }, unsure.map((row) => suggestion(row, false))))] : []), ...groups);
     body.dataset.shown = `labels ${store.state.labels.size}`;

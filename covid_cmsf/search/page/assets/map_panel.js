@@ -38,10 +38,15 @@ Page.map = (() => {
     view.setPoints(places.x, places.y);
     const shares = places.explained.map((one) => `${Math.round(100 * one)}%`).join(" and ");
     byId("map-tools").querySelector(".explained").textContent = method === "pca" ? `two principal components: ${shares} of the variance` : "UMAP: small distances are meaningful, large ones are not";
-    await recolor();
+    view.palette = [quiet()];
+    view.color = new Uint8Array(places.x.length);  // all alike until the groups are there: clusters take a while
+    view.draw();
     performance.mark("map-drawn");
+    await recolor();
     view.canvas.dataset.drawn = wanted;
   }
+
+  const quiet = () => getComputedStyle(document.documentElement).getPropertyValue("--quiet").trim();
 
   // Groups by class, cluster or label: [names, number per video]; -1 has no group.
   async function groups() {
@@ -59,8 +64,7 @@ Page.map = (() => {
     const wanted = [store.state.color, store.state.choice].join();
     const [names, numbers] = await groups();
     if (wanted !== [store.state.color, store.state.choice].join()) return;
-    const none = getComputedStyle(document.documentElement).getPropertyValue("--quiet").trim();
-    view.palette = [...COLORS, none];
+    view.palette = [...COLORS, quiet()];
     view.color = Uint8Array.from(numbers, (number) => (number < 0 ? COLORS.length : number % COLORS.length));
     view.draw();
     const shown = names.slice(0, 24).map((name, number) => {

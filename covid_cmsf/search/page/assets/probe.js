@@ -4,6 +4,9 @@
 Page.probe = (() => {
   const ITERATIONS = 500; // probabilities are then within 0.002 of the minimum's
   const STRENGTH = 10; // inverse of the penalty per labeled video
+  const FEW = 10, FEW_PER_LABEL = 3; // with fewer labels it can't be told how far the probe is right
+  const MANY = 40; // labels: up to here each is left out alone, above them several together
+  const TEMPERATURES = Array.from({ length: 25 }, (_, i) => 2 ** ((i - 8) / 4)); // 1/4 to 16
   let vectors = null; // {size, rows: Float32Array of unit vectors, present}
 
   function decode(values) {
@@ -69,6 +72,26 @@ Page.probe = (() => {
     return weights;
   }
 
+  // How far are the probabilities right? Every label is left out once, and suggested by a probe that learned from the
+  // others; the temperature, by which all logits are divided, is the one that makes the labels that were left out
+  // likeliest (Guo et al. 2017), every class with the same weight. {few, temperature, right, checked}
+  function calibrate(data, labeled, count) {
+    const counts = new Array(count).fill(0);
+    for (const [, own] of labeled) counts[own] += 1;
+    if (labeled.length < FEW || Math.min(...counts) < FEW_PER_LABEL) return { few: true, temperature: 1, right: 0, checked: 0 };
+    const folds = labeled.length <= MANY ? labeled.length : Math.max(5, Math.round(MANY * MANY / labeled.length));
+    const ordered = [...labeled].sort((a, b) => a[1] - b[1] || a[0] - b[0]); // every fold has labels of all kinds
+    const out = []; // [logits, class]
+    for (let fold = 0; fold < folds; fold++) {
+      const weights = fit(data, ordered.filter((_, i) => i % folds !== fold), count);
+      for (let i = fold; i < ordered.length; i += folds) out.push([logits(weights, data.rows, data.size, count, ordered[i][0]), ordered[i][1]]);
+    }
+    const surprise = (temperature) => out.reduce((sum, [values, own]) => sum - Math.log(Math.max(softmax(values.map((value) => value / temperature))[own], 1e-12)) / counts[own], 0);
+    const losses = TEMPERATURES.map(surprise);
+    const right = out.filter(([values, own]) => values.indexOf(Math.max(...values)) === own).length;
+    return { few: false, temperature: TEMPERATURES[losses.indexOf(Math.min(...losses))], right, checked: out.length };
+  }
+
   // Per unlabeled video {video, label, value, margin}: the likeliest label, its probability, and the lead over the second.
   // With a single label: the similarity to the mean of its videos.
   async function suggest(labels) {
@@ -79,8 +102,9 @@ Page.probe = (() => {
     const rest = [...data.present.keys()].filter((video) => data.present[video] && !labels.has(video));
     if (names.length === 1) return { names, rows: rest.map(similarityTo(data, labeled)) };
     const weights = fit(data, labeled, names.length);
-    return { names, rows: rest.map((video) => {
-      const values = softmax(logits(weights, data.rows, data.size, names.length, video));
+    const checked = calibrate(data, labeled, names.length);
+    return { names, ...checked, rows: rest.map((video) => {
+      const values = softmax(logits(weights, data.rows, data.size, names.length, video).map((value) => value / checked.temperature));
       const order = values.map((_, c) => c).sort((a, b) => values[b] - values[a]);
       return { video, label: names[order[0]], value: values[order[0]], margin: values[order[0]] - values[order[1]] };
     }) };
@@ -97,5 +121,5 @@ Page.probe = (() => {
     }
   }
 
-  return { decode, fit, softmax, logits, suggest };
+  return { decode, fit, softmax, logits, calibrate, suggest, FEW, FEW_PER_LABEL };
 })();

@@ -13,28 +13,43 @@ Page.store = (() => {
   const emit = (name) => { for (const listener of listeners[name] || []) listener(); };
 
   // Query, choice and panel are in the address, so that "back" and bookmarks work.
-  function writeAddress() {
+  function writeAddress({ replace = false } = {}) {
     const parts = new URLSearchParams();
-    if (state.query && state.query.video !== undefined) parts.set("video", videos.ids[state.query.video]);
+    if (state.query && state.query.video !== undefined) {
+      parts.set("video", videos.ids[state.query.video]);
+      if (state.query.part) parts.set("frames", state.query.part.join("-"));
+    }
     parts.set("by", state.choice);
     if (state.panel !== "neighbors") parts.set("panel", state.panel);
     const hash = `#${parts}`;
-    if (hash !== location.hash) history.pushState(null, "", hash);
+    if (hash !== location.hash) history[replace ? "replaceState" : "pushState"](null, "", hash);
   }
 
   function readAddress() {
     const parts = new URLSearchParams(location.hash.slice(1));
     if (page.choices.includes(parts.get("by"))) state.choice = parts.get("by");
-    if (numbers.has(parts.get("video"))) state.query = { video: numbers.get(parts.get("video")) };
+    if (numbers.has(parts.get("video"))) {
+      const video = numbers.get(parts.get("video"));
+      const part = (parts.get("frames") || "").split("-").map(Number);
+      const possible = page.live && part.length === 2 && part.every(Number.isInteger) && part[0] >= 0 && part[0] < part[1] && part[1] <= videos.frames[video];
+      state.query = possible ? { video, part } : { video };
+    }
     else if (state.query?.video !== undefined) state.query = null;
     state.panel = parts.get("panel") || "neighbors";
   }
 
-  function ask(query) { // {video} or {upload, name, seconds}
+  function ask(query) { // {video} or {upload, name, seconds, frames, fps}
     Object.assign(state, { query, panel: "neighbors" });
     writeAddress();
     emit("query");
     emit("panel");
+  }
+
+  // Only a part of the query: frames [start, end), or null for all of it. The panel searches again by itself.
+  function limit(part) {
+    state.query = { ...state.query, part };
+    writeAddress({ replace: true });
+    emit("part");
   }
 
   function choose(choice) {
@@ -42,6 +57,7 @@ Page.store = (() => {
     writeAddress();
     emit("choice");
     emit("query");
+    if (["neighbors", "clusters"].includes(state.panel)) emit("panel"); // the others do not depend on the choice
   }
 
   function show(panel) {
@@ -71,5 +87,5 @@ Page.store = (() => {
 
   window.addEventListener("popstate", () => { readAddress(); emit("choice"); emit("query"); emit("panel"); });
   readAddress();
-  return { state, on, emit, ask, choose, show, select, toggle, times, seconds, className, numbers };
+  return { state, on, emit, ask, limit, choose, show, select, toggle, times, seconds, className, numbers };
 })();
