@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.tree import Tree
@@ -62,6 +63,25 @@ def stage_tree(stages: Sequence[Stage]) -> Tree:
         guided = f"  ← guided by {', '.join(stage.spec.guides)}" if stage.spec.guides else ""
         branches[stage.name] = parent.add(f"{stage.name}: {model_description(stage)} on {stage.modality}{guided}")
     return tree
+
+
+def print_costs(
+    repetitions: Sequence[tuple[str | None, int | None]], graphs: Sequence[Sequence[Stage]], out: Console
+) -> None:
+    """Print the stages and their cost for every split and seed, then the sum over all."""
+    left = 0.0
+    for (split, seed), stages in zip(repetitions, graphs, strict=True):
+        names = [f"{kind} {value}" for kind, value in (("split", split), ("seed", seed)) if value is not None]
+        if names:
+            out.print(", ".join(names))
+        costs = stage_costs(stages)
+        out.print(stage_tree(stages))
+        out.print(cost_table(stages, costs))
+        left += sum(costs[stage.name] or 0 for stage in stages if not is_done(stage))
+    if len(graphs) > 1:
+        counts = [(len({one[i] for one in repetitions}), kind) for i, kind in enumerate(("splits", "seeds"))]
+        names = [f"{count} {kind}" for count, kind in counts if count > 1]
+        out.print(f"{' and '.join(names)} together: {format_duration(left)} of training to do")
 
 
 def cost_table(stages: Sequence[Stage], costs: dict[str, float | None]) -> Table:

@@ -218,6 +218,7 @@ def select_stages(stages: Sequence[Stage], *, only: str | None, start: str | Non
     return set(names[names.index(start) :]) if start is not None else set(names)
 
 
-def seed_dir(out: Path, seed: int | None) -> Path:
-    """Return the folder of a seed's stages."""
+def seed_dir(out: Path, seed: int | None, split: str | None = None) -> Path:
+    """Return the folder of the stages of a seed and split."""
+    out = out if split is None else out / f"split-{split}"
     return out if seed is None else out / f"seed-{seed}"

@@ -13,6 +13,7 @@ from covid_cmsf.cotrain.plan import EvaluationConfig, PlanConfig, StageConfig, V
 from covid_cmsf.cotrain.rounds import expand_stages
 from covid_cmsf.files import file_sha256
 from covid_cmsf.models.checkpoints.reader import find_checkpoint
+from covid_cmsf.models.named_networks import named_library
 from covid_cmsf.training.config import RuntimeConfig, TrainConfig
 from covid_cmsf.training.run_dir import config_to_dict
 from covid_cmsf.views.config import ViewConfig
@@ -56,7 +57,9 @@ class Stage:
         return self.folder / "checkpoints" / "last.pt"
 
 
-def build_graph(plan: PlanConfig, out: Path, *, plan_dir: Path, seed: int | None = None) -> list[Stage]:
+def build_graph(
+    plan: PlanConfig, out: Path, *, plan_dir: Path, seed: int | None = None, split: str | None = None
+) -> list[Stage]:
     """Return the stages in dependency order; `config` files are relative to `plan_dir`, the folder of the plan."""
     stages: dict[str, Stage] = {}
     for number, spec in enumerate(expand_stages(plan), start=1):
@@ -70,7 +73,9 @@ def build_graph(plan: PlanConfig, out: Path, *, plan_dir: Path, seed: int | None
                     f"stage {spec.name!r} needs {name!r}, which is not an earlier stage; choose from {earlier_names}"
                 )
         earlier = [stages[name] for name in needs]
-        stages[spec.name] = _build_stage(plan, spec, number, out / spec.name, earlier, plan_dir=plan_dir, seed=seed)
+        stages[spec.name] = _build_stage(
+            plan, spec, number, out / spec.name, earlier, plan_dir=plan_dir, seed=seed, split=split
+        )
     return list(stages.values())
 
 
@@ -83,6 +88,7 @@ def _build_stage(
     *,
     plan_dir: Path,
     seed: int | None,
+    split: str | None,
 ) -> Stage:
     by_name = {stage.name: stage for stage in earlier}
     needs = tuple(by_name)
@@ -90,6 +96,10 @@ def _build_stage(
     values = stage_values(plan, spec, base=base)
     if seed is not None:
         values["seed"] = seed
+    if split is not None:
+        if "split" in spec.overrides:
+            raise ValueError(f"stage {spec.name} has a split of its own, and the plan has `splits`: leave out one")
+        values["split"] = split
     config = None
     if spec.trains:
         init = by_name[spec.init] if spec.init else None
@@ -98,15 +108,7 @@ def _build_stage(
             values |= {"init": str(init.checkpoint), "init_branch": init.spec.branch}
         if guides:
             template = {**(values.get("guides") or [{}])[0], **spec.guide_overrides}
-            values["guides"] = [
-                {
-                    **template,
-                    "weights": str(guide.checkpoint),
-                    "modality": guide.modality,
-                    "branch": guide.spec.branch,
-                }
-                for guide in guides
-            ]
+            values["guides"] = [_guide_values(template, guide) for guide in guides]
         config = validate(TrainConfig, values, origin=f"stage {spec.name}")
     modality = config.modality if config is not None else str(spec.modality)
     key = _stage_key(spec, config, values, earlier)
@@ -125,6 +127,14 @@ def _build_stage(
         evaluation=_stage_evaluation(plan, spec, config),
         runtime=validate(RuntimeConfig, values.get("runtime", {}), origin=f"stage {spec.name}, section runtime"),
     )
+
+
+def _guide_values(template: Values, guide: Stage) -> Values:
+    """Return the settings of a guide; those about layers are not for a network of another library."""
+    values = {**template, "weights": str(guide.checkpoint), "modality": guide.modality, "branch": guide.spec.branch}
+    if guide.spec.weights is not None and named_library(guide.spec.weights) is not None:
+        values.pop("layer", None)
+    return values
 
 
 def _stage_evaluation(plan: PlanConfig, spec: StageConfig, config: TrainConfig | None) -> EvaluationConfig:
@@ -188,8 +198,19 @@ def _stage_key(
 
 
 def _file_hash(path: str) -> str:
-    """Hash a weights file. One that is missing matters only if the stage will run: `check_plan` tells that."""
+    """Hash a weights file. One that is missing matters only if the stage will run: `check_plan` tells that.
+
+    A network that is downloaded counts by its name.
+    """
     checkpoint = _weights_file(path)
+    if (library := named_library(path)) is not None:
+        try:
+            file = library.weights_file(path)
+        except ValueError:  # of a package that is not installed
+            return "missing"
+        if file is None:
+            return path
+        checkpoint = file
     if not checkpoint.is_file():
         return "missing"
     stat = checkpoint.stat()

@@ -8,14 +8,15 @@ import torch
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.cotrain.graph import Stage
-from covid_cmsf.evaluation.features.file import Features
+from covid_cmsf.evaluation.features.file import Features, load_probabilities
 from covid_cmsf.evaluation.features.model import EvalModel
 from covid_cmsf.evaluation.features.protocol import EvalProtocol
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, subset_indices
 from covid_cmsf.evaluation.finetune.config import FinetuneConfig, finetune_config
-from covid_cmsf.evaluation.finetune.run import FinetuneResult, run_finetune
-from covid_cmsf.evaluation.probes.linear import LinearResult, evaluate_linear
+from covid_cmsf.evaluation.finetune.run import PROBABILITIES, FinetuneResult, run_finetune
+from covid_cmsf.evaluation.probes.linear import LinearResult, measure_linear
 from covid_cmsf.evaluation.probes.pretrained import evaluate_classifier, load_classifier
+from covid_cmsf.evaluation.results import VideoHits, top1_hits
 
 FOLDER = "linear"  # of the probe on augmented images: checkpoint and probabilities
 
@@ -30,11 +31,14 @@ def stage_linear(
     num_workers: int,
     device: torch.device,
     **subsets: Any,
-) -> LinearResult:
-    """Return the linear accuracy of a stage by its `probe`. `subsets` are options of `evaluate_linear`."""
+) -> tuple[LinearResult, VideoHits]:
+    """Return the linear accuracy of a stage by its `probe`, and which videos it predicts correctly.
+
+    `subsets` are options of `measure_linear`.
+    """
     probe = stage.evaluation.probe
     if probe in ("protocol", "compress"):
-        return evaluate_linear(features, **subsets, probe=probe)
+        return measure_linear(features, **subsets, probe=probe)
     split, query = stage.evaluation.split or stage.split, subsets["query"]
     shared: dict[str, Any] = {"eval_protocol": eval_protocol, "split": split, "query": query}
     shared |= {"num_workers": num_workers, "device": device, "allow_shared_sources": subsets["allow_shared_sources"]}
@@ -47,7 +51,8 @@ def stage_linear(
     # CompRess's batch of 256, or all images where there are fewer.
     config = config.model_copy(update={"batch_size": min(config.batch_size, num_train)})
     result = _train_on_augmented(eval_model, clips, stage.folder / FOLDER, config, shared)
-    return LinearResult(
+    predicted = load_probabilities(stage.folder / FOLDER / PROBABILITIES)
+    linear = LinearResult(
         protocol=result.protocol,
         gallery=subsets["gallery"],
         query=query,
@@ -56,6 +61,7 @@ def stage_linear(
         overlap=result.overlap,
         probe="compress_augmented",
     )
+    return linear, top1_hits(predicted.probabilities, predicted.videos)
 
 
 def _train_on_augmented(

@@ -9,12 +9,13 @@ from pydantic import Field, field_validator, model_validator
 
 from covid_cmsf.config import Config, check_partial, deep_update
 from covid_cmsf.config_schema import KeysOf
+from covid_cmsf.models.named_networks import named_library
 from covid_cmsf.training.config import GuideConfig, TrainConfig, known_modality
 
 Values = dict[str, Any]
 TrainValues = Annotated[Values, KeysOf(TrainConfig)]  # some keys of a training configuration
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-Control = Literal["continued", "msf", "oracle"]
+Control = Literal["continued", "msf", "oracle", "coclr"]
 Histogram = Literal["color", "flow"]
 Baseline = Literal["chance", "color", "flow", "random"]
 Probe = Literal["protocol", "compress", "compress_augmented", "classifier"]
@@ -33,7 +34,7 @@ class StageConfig(Config):
     """One training run, or an encoder that is only evaluated. `init` and `guide` name earlier stages."""
 
     name: str = Field(description="also the name of its folder")
-    modality: str | None = Field(default=None, description="rgb, flow, rgbdiff or frame")
+    modality: str | None = Field(default=None, description="rgb, flow, residual_flow, rgbdiff or frame")
     config: str | None = Field(default=None, description="a training run: a name, or a file relative to the plan")
     method: Values = Field(default={}, description="merged over the method of `defaults`")
     init: str | None = Field(default=None, description="earlier stage to start from")
@@ -110,6 +111,11 @@ class PlanConfig(Config):
     defaults: TrainValues = Field(default={}, description="training configuration that all stages share")
     stages: tuple[StageConfig, ...] = ()
     rounds: int = Field(default=0, ge=0, description="alternations; each trains both modalities")
+    guides: tuple[str, ...] = Field(
+        default=(),
+        description="networks of other libraries, by name (timm:NAME): each is measured, and guides a stage `cmsf` per "
+        "modality that starts from `pretrain`, beside the rounds",
+    )
     modalities: tuple[str, str] = Field(default=("rgb", "flow"), description="the two networks of the rounds")
     first: str = Field(default="flow", description="which modality is trained first in a round")
     init: Literal["base", "latest"] = Field(
@@ -126,20 +132,39 @@ class PlanConfig(Config):
     )
     controls: tuple[Control, ...] = Field(
         default=(),
-        description="continued: more InfoNCE; msf: no constraint; oracle: labels as constraint; as long as a round",
+        description="continued: more InfoNCE; msf: no constraint; oracle: labels as constraint; coclr: its loss, with "
+        "the other pretrained network as guide; as long as a round",
+    )
+    control_overrides: dict[Control, TrainValues] = Field(
+        default={}, description="merged over what a control takes from `cmsf`: {coclr: {optimizer: {lr: 1e-3}}}"
     )
     baselines: tuple[Baseline, ...] = Field(default=(), description="rows of the table that need no training")
     evaluation: EvaluationConfig = EvaluationConfig()
     seeds: tuple[int, ...] = Field(
         default=(), description="run all stages per seed; tables give mean and standard deviation"
     )
+    splits: tuple[str, ...] = Field(
+        default=(),
+        description="run all stages per split of the clips (cross-validation); tables give means over splits",
+    )
+
+    @field_validator("splits", mode="before")
+    @classmethod
+    def _numbers_or_names(cls, values: object) -> object:
+        return [str(one) for one in values] if isinstance(values, list | tuple) else values  # splits: [2, 3]
 
     @model_validator(mode="after")
     def _something_to_do(self) -> "PlanConfig":
-        if not self.stages and not self.rounds:
-            raise ValueError("a plan needs stages, or a number of rounds")
-        if self.rounds and not (self.pretrain and self.cmsf):
-            raise ValueError("rounds need `pretrain` (configuration of InfoNCE) and `cmsf` (of CMSF)")
+        if not self.stages and not self.rounds and not self.guides:
+            raise ValueError("a plan needs stages, a number of rounds, or guides")
+        if (self.rounds or self.guides) and not (self.pretrain and self.cmsf):
+            raise ValueError("rounds and guides need `pretrain` (configuration of InfoNCE) and `cmsf` (of CMSF)")
+        for address in self.guides:
+            if named_library(address) is None:
+                raise ValueError(
+                    f"guides has {address!r}, which is no network of another library, such as timm:NAME; runs and "
+                    "files guide a stage of `stages`"
+                )
         for name in self.modalities:
             known_modality(name)
         for name in self.pretrain_overrides:
@@ -147,11 +172,25 @@ class PlanConfig(Config):
                 raise ValueError(
                     f"pretrain_overrides has {name!r}, none of the modalities {', '.join(self.modalities)}"
                 )
+        for control in self.control_overrides:
+            if control not in self.controls:
+                raise ValueError(f"control_overrides has {control!r}, none of the controls {', '.join(self.controls)}")
         if self.first not in self.modalities:
             raise ValueError(f"first = {self.first!r} is none of the modalities {', '.join(self.modalities)}")
         if len(set(self.modalities)) < 2:
             raise ValueError("co-training needs two different modalities")
+        if len(set(self.splits)) < len(self.splits):
+            raise ValueError(f"splits has one twice: {', '.join(self.splits)}")
+        if self.splits and self.evaluation.split is not None:
+            raise ValueError("with `splits` every stage is measured on its own split: leave out evaluation.split")
         return self
+
+    @property
+    def repetitions(self) -> list[tuple[str | None, int | None]]:
+        """Split and seed of each time that all stages are run; None: those of the stages' own configuration."""
+        splits: tuple[str | None, ...] = self.splits or (None,)
+        seeds: tuple[int | None, ...] = self.seeds or (None,)
+        return [(split, seed) for split in splits for seed in seeds]
 
     @property
     def cmsf_train_values(self) -> Values:
@@ -187,6 +226,8 @@ def check_sections(plan: PlanConfig, *, origin: str) -> None:
     sections: dict[str, Values] = {"pretrain": plan.pretrain, "cmsf": plan.cmsf_train_values}
     for modality, values in plan.pretrain_overrides.items():
         sections[f"pretrain_overrides.{modality}"] = merge_layers(plan.pretrain, values)
+    for control, values in plan.control_overrides.items():
+        sections[f"control_overrides.{control}"] = values
     guides: dict[str, Values] = {"cmsf.guides": plan.cmsf_guide_values}
     for stage in plan.stages:
         sections[f"stage {stage.name}"] = merge_layers(

@@ -12,14 +12,23 @@ N times, each modality in turn is trained with CMSF: the newest network of the *
     cmsf-flow-2   infonce-flow   cmsf-rgb-1
     cmsf-rgb-2    infonce-rgb    cmsf-flow-2
 
-Controls (continued-*, msf-*, oracle-*) start from the same pretrained networks and train for as long as one round.
+A network of another library can guide as well (`guides: [timm:NAME]`), in a stage per modality:
+
+    NAME                                        only measured
+    cmsf-rgb-NAME   infonce-rgb    NAME
+    cmsf-flow-NAME  infonce-flow   NAME
+
+Controls (continued-*, msf-*, oracle-*, coclr-*) start from the same pretrained networks and train for as long as one
+round. CoCLR is guided by the other modality's pretrained network.
 """
 
 from copy import deepcopy
 
 from covid_cmsf.config import deep_update
-from covid_cmsf.cotrain.plan import PlanConfig, StageConfig, Values
+from covid_cmsf.cotrain.plan import Control, PlanConfig, StageConfig, Values, merge_layers
+from covid_cmsf.methods.contrastive import CoClrConfig
 from covid_cmsf.methods.mean_shift import CmsfConfig, MsfConfig
+from covid_cmsf.models.named_networks import named_library, network_name
 
 
 def alternate(plan: PlanConfig, pretrained: dict[str, str]) -> list[StageConfig]:
@@ -45,16 +54,37 @@ def alternate(plan: PlanConfig, pretrained: dict[str, str]) -> list[StageConfig]
 
 
 def expand_stages(plan: PlanConfig) -> list[StageConfig]:
-    """Return all stages of a plan: baselines, listed stages, pretraining, controls, rounds."""
+    """Return all stages of a plan: baselines, listed stages, pretraining, controls, rounds, those of `guides`."""
     stages = [*_baseline_stages(plan), *plan.stages]
-    if not plan.rounds:
+    if not plan.rounds and not plan.guides:
         return stages
     pretrained = {modality: f"{_method_name(plan.pretrain, 'infonce')}-{modality}" for modality in plan.modalities}
     for modality, name in pretrained.items():
         stages.append(StageConfig(name=name, modality=modality, overrides=pretrain_config(plan, modality)))
     for control in plan.controls:
-        stages += [_control_stage(control, modality, name, plan) for modality, name in pretrained.items()]
-    return [*stages, *alternate(plan, pretrained)]
+        stages += [_control_stage(control, modality, pretrained, plan) for modality in pretrained]
+    return [*stages, *alternate(plan, pretrained), *_named_guide_stages(plan, pretrained)]
+
+
+def _named_guide_stages(plan: PlanConfig, pretrained: dict[str, str]) -> list[StageConfig]:
+    """Return, for each of `guides`, a stage that measures it and one per modality that it guides."""
+    stages: list[StageConfig] = []
+    for address in plan.guides:
+        name, library = network_name(address), named_library(address)
+        assert library is not None  # checked by the plan
+        stages.append(StageConfig(name=name, modality=library.modality, weights=address))
+        stages += [
+            StageConfig(
+                name=f"{_method_name(plan.cmsf, 'cmsf')}-{modality}-{name}",
+                modality=modality,
+                init=start,
+                guide=name,
+                guide_overrides=plan.cmsf_guide_values,
+                overrides=plan.cmsf_train_values,
+            )
+            for modality, start in pretrained.items()
+        ]
+    return stages
 
 
 def pretrain_config(plan: PlanConfig, modality: str) -> Values:
@@ -79,21 +109,31 @@ def _baseline_stages(plan: PlanConfig) -> list[StageConfig]:
     return stages
 
 
-def _control_stage(control: str, modality: str, init: str, plan: PlanConfig) -> StageConfig:
+def _control_stage(control: Control, modality: str, pretrained: dict[str, str], plan: PlanConfig) -> StageConfig:
     """Return a stage with the init and the epochs of a round, but another method."""
     cmsf = plan.cmsf_train_values
     if control == "continued":
-        overrides = {**pretrain_config(plan, modality), "schedule": cmsf.get("schedule", {})}
+        values = {**pretrain_config(plan, modality), "schedule": cmsf.get("schedule", {})}
     else:
-        overrides = {**cmsf, "method": _control_method(control, cmsf.get("method", {}))}
-    return StageConfig(name=f"{control}-{modality}", modality=modality, init=init, overrides=overrides)
+        values = {**cmsf, "method": _control_method(control, cmsf.get("method", {}))}
+    (other,) = set(plan.modalities) - {modality}
+    is_guided = control == "coclr"
+    return StageConfig(
+        name=f"{control}-{modality}",
+        modality=modality,
+        init=pretrained[modality],
+        guide=pretrained[other] if is_guided else None,
+        guide_overrides=plan.cmsf_guide_values if is_guided else {},
+        overrides=merge_layers(values, plan.control_overrides.get(control, {})),
+    )
 
 
-def _control_method(control: str, cmsf: Values) -> Values:
+def _control_method(control: Control, cmsf: Values) -> Values:
     if control == "oracle":  # the true labels: an upper bound for any guide
         return {**cmsf, "constraint": "label"}
-    shared = set(MsfConfig.model_fields) & set(CmsfConfig.model_fields) - {"name"}
-    return {"name": "msf", **{key: value for key, value in cmsf.items() if key in shared}}
+    name, config = ("coclr", CoClrConfig) if control == "coclr" else ("msf", MsfConfig)
+    shared = set(config.model_fields) & set(CmsfConfig.model_fields) - {"name"}
+    return {"name": name, **{key: value for key, value in cmsf.items() if key in shared}}
 
 
 def _method_name(values: Values, default: str) -> str:

@@ -12,6 +12,7 @@ from covid_cmsf import exit_codes
 from covid_cmsf.clips.acceptance import ACCEPTED
 from covid_cmsf.config import load_config
 from covid_cmsf.cotrain.executor import Execution, execute, seed_dir, select_stages, stage_states
+from covid_cmsf.cotrain.gains import plan_gains
 from covid_cmsf.cotrain.graph import Stage, build_graph
 from covid_cmsf.cotrain.plan import PlanConfig, check_sections, refuse_old_plan
 from covid_cmsf.cotrain.preflight import PlanClips, check_plan, leave_out_labels
@@ -34,9 +35,11 @@ def load_plan(path: Path, overrides: list[str]) -> PlanConfig:
 
 
 def build_graphs(plan: PlanConfig, out: Path, *, plan_dir: Path) -> list[list[Stage]]:
-    """Return one graph per seed, or a single one for a plan without seeds."""
-    seeds: tuple[int | None, ...] = plan.seeds or (None,)
-    return [build_graph(plan, seed_dir(out, seed), plan_dir=plan_dir, seed=seed) for seed in seeds]
+    """Return one graph per split and seed, or a single one for a plan without."""
+    return [
+        build_graph(plan, seed_dir(out, seed, split), plan_dir=plan_dir, seed=seed, split=split)
+        for split, seed in plan.repetitions
+    ]
 
 
 def run_plan(
@@ -129,15 +132,19 @@ def check_folder(out: Path) -> None:
 
 
 def write_results(plan: PlanConfig, graphs: list[list[Stage]], out: Path) -> list[Row]:
-    """Write the tables of every seed and of their means; return the rows of the latter."""
+    """Write the tables of every seed and split, of their means, and the gains; return the rows of the means."""
     tables = [table_rows(stages, chance="chance" in plan.baselines) for stages in graphs]
-    if plan.seeds:
-        for seed, rows in zip(plan.seeds, tables, strict=True):
-            folder = seed_dir(out, seed)
-            folder.mkdir(parents=True, exist_ok=True)
-            write_tables(folder, rows)
-    rows = mean_over_seeds(tables) if plan.seeds else tables[0]
-    write_tables(out, rows)
+    repetitions = plan.repetitions
+    for (split, seed), rows in zip(repetitions, tables, strict=True) if plan.seeds else ():
+        write_tables(seed_dir(out, seed, split), rows)
+    by_split = [
+        [rows for (split, _), rows in zip(repetitions, tables, strict=True) if split == one]
+        for one in dict.fromkeys(split for split, _ in repetitions)
+    ]
+    for name, own in zip(plan.splits, by_split, strict=False):
+        write_tables(seed_dir(out, None, name), mean_over_seeds([own]) if plan.seeds else own[0])
+    rows = mean_over_seeds(by_split) if len(tables) > 1 or plan.seeds else tables[0]
+    write_tables(out, rows, gains=plan_gains(graphs, repetitions))
     return rows
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from covid_cmsf import exit_codes
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.fingerprint import files_fingerprint
+from covid_cmsf.cotrain.answers import FEATURES_FILE, write_answers
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.linear import stage_linear
 from covid_cmsf.devices import choose_device
@@ -28,7 +29,7 @@ from covid_cmsf.evaluation.features.model import EvalModel, create_histogram_mod
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.evaluation.label_free import label_free_measures
 from covid_cmsf.evaluation.preflight import is_labeled
-from covid_cmsf.evaluation.retrieval import evaluate_retrieval
+from covid_cmsf.evaluation.retrieval import measure_retrieval
 from covid_cmsf.files import read_text, write_text_atomic
 from covid_cmsf.logs import add_text_file, setup_logging
 from covid_cmsf.training.config import RuntimeConfig, TrainConfig
@@ -38,7 +39,6 @@ from covid_cmsf.training.signals import SIGNALS, TORCHRUN_OPTIONS
 from covid_cmsf.views.modalities import get_modality
 
 logger = logging.getLogger(__name__)
-FEATURES_FILE = "features.safetensors"
 ERROR_FILE = "error.txt"  # in the folder of a stage that failed: why
 
 
@@ -138,8 +138,8 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[st
         "query": evaluation.query,
         "allow_shared_sources": evaluation.allow_shared_sources,
     }
-    retrieval = evaluate_retrieval(features, **subsets)
-    linear = stage_linear(
+    retrieval, retrieval_hits = measure_retrieval(features, **subsets)
+    linear, linear_hits = stage_linear(
         stage,
         eval_model,
         features,
@@ -151,6 +151,7 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[st
     )
     _write_json(stage.folder / "retrieval.json", asdict(retrieval))
     _write_json(stage.folder / "linear.json", asdict(linear))
+    write_answers(stage.folder, retrieval_hits, linear_hits)
     return result | {
         "r1": retrieval.recall[1],
         "chance": retrieval.chance,

@@ -6,6 +6,7 @@ N is the number of query videos; videos that could not be read are counted besid
 import csv
 import io
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from covid_cmsf.cotrain.gains import GAINS_FILE, gains_markdown
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.stage import ERROR_FILE, read_stage_result
 from covid_cmsf.files import escape_cell, read_text, write_text_atomic
@@ -118,17 +120,25 @@ def model_description(stage: Stage) -> str:
     return config.method.display_name
 
 
-def mean_over_seeds(tables: Sequence[list[Row]]) -> list[Row]:
-    """Return the mean and standard deviation, row by row, over the tables of several seeds."""
+def mean_over_seeds(splits: Sequence[Sequence[list[Row]]]) -> list[Row]:
+    """Return the mean and standard deviation, row by row, over the tables of several seeds, by split.
+
+    Every split counts the same. The deviation is that between seeds: the splits' variances are averaged.
+    """
     rows = []
-    for per_seed in zip(*tables, strict=True):
+    for per_split in zip(*(zip(*tables, strict=True) for tables in splits), strict=True):
+        per_seed = [one for rows_of_split in per_split for one in rows_of_split]
         row = dict(per_seed[0])
-        for name in (*LABEL_COLUMNS, *UNLABELED_COLUMNS, "transfer", "seconds"):
-            values = [one[name] for one in per_seed if one[name] is not None]
-            row[name] = statistics.mean(values) if values else None
-            row[f"{name}_sd"] = statistics.stdev(values) if len(values) > 1 else None
+        for name in (*LABEL_COLUMNS, *UNLABELED_COLUMNS, *CHANCE_COLUMNS, "transfer", "seconds"):
+            values = [[one[name] for one in own if one.get(name) is not None] for own in per_split]
+            means = [statistics.mean(own) for own in values if own]
+            variances = [statistics.variance(own) for own in values if len(own) > 1]
+            row[name] = statistics.mean(means) if means else None
+            if name not in CHANCE_COLUMNS:
+                row[f"{name}_sd"] = math.sqrt(statistics.mean(variances)) if variances else None
         row |= {
-            "num_seeds": sum(one["done"] for one in per_seed),
+            "num_seeds": max(sum(one["done"] for one in own) for own in per_split),
+            "num_splits": sum(any(one["done"] for one in own) for own in per_split),
             "done": any(one["done"] for one in per_seed),
             "error": next((one["error"] for one in per_seed if one["error"]), None),
             "num_skipped": max(one["num_skipped"] or 0 for one in per_seed),
@@ -139,10 +149,15 @@ def mean_over_seeds(tables: Sequence[list[Row]]) -> list[Row]:
     return rows
 
 
-def write_tables(folder: Path, rows: list[Row]) -> None:
-    """Write table.md, table.csv and table.json."""
+def write_tables(folder: Path, rows: list[Row], *, gains: Sequence[Row] = ()) -> None:
+    """Write table.md, table.csv and table.json, and with `gains` gains.json; table.md then has both."""
+    folder.mkdir(parents=True, exist_ok=True)
     write_text_atomic(folder / "table.json", json.dumps(rows, indent=1) + "\n")
-    write_text_atomic(folder / "table.md", markdown(rows))
+    write_text_atomic(folder / "table.md", markdown(rows) + ("\n" + gains_markdown(gains) if gains else ""))
+    if gains:
+        write_text_atomic(folder / GAINS_FILE, json.dumps(list(gains), indent=1) + "\n")
+    else:
+        (folder / GAINS_FILE).unlink(missing_ok=True)
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()

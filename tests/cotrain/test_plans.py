@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from covid_cmsf.cli.app import app
 from covid_cmsf.cotrain.run import load_plan, run_plan
 from covid_cmsf.training.run_dir import lock_dir
 from tests.cotrain.conftest import DEFAULTS, PRETRAIN
+from tests.models.test_image_networks import TINY, tiny_weights
 
 pytestmark = pytest.mark.slow
 NUMBERS = ("index", "stage", "model", "modality", "init", "constraint", "epochs", "r1", "linear", "effective_rank")
@@ -133,15 +135,30 @@ def command(plan: Path, out: Path) -> list[str]:
     return [sys.executable, "-m", "covid_cmsf", "cotrain", str(plan), "--out", str(out)]
 
 
+def contents(folder: Path) -> dict[Path, int]:
+    """Size of every file; one that is removed meanwhile is left out."""
+    sizes = {}
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent) / name for name in names):
+            with suppress(FileNotFoundError):
+                sizes[path] = path.stat().st_size
+    return sizes
+
+
 def test_kills_at_random_moments_do_not_change_the_table(plan: Path) -> None:
     whole = run(plan, out=plan.parent / "whole")[1]
     rng, out = np.random.default_rng(0), plan.parent / "killed"
+    codes = []
     for _ in range(10):
-        process = subprocess.Popen(command(plan, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        time.sleep(rng.uniform(3, 9))
+        process = subprocess.Popen(command(plan, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for _ in range(int(rng.integers(1, 12))):  # changes in the folder, not seconds: the same on every machine
+            before = contents(out)
+            while process.poll() is None and contents(out) == before:
+                time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
-        process.wait()
-    done = subprocess.run(command(plan, out), capture_output=True, text=True, timeout=300)
+        codes.append(process.wait())
+    assert -signal.SIGKILL in codes
+    done = subprocess.run(command(plan, out), capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert numbers(json.loads((out / "table.json").read_text())) == numbers(whole)
 
@@ -164,12 +181,12 @@ def test_a_signal_to_the_process_group_stops_a_plan(plan: Path, short_folder: Pa
         start_new_session=True,
         env={**os.environ, "TMPDIR": str(temporary)},
     )
-    deadline = time.monotonic() + 120
-    while not list(out.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    time.sleep(1)
+    metrics = out / "infonce-rgb" / "metrics.jsonl"
+    while not (metrics.is_file() and metrics.read_text()):  # then it trains
+        assert process.poll() is None
+        time.sleep(0.05)
     os.killpg(process.pid, signal.SIGTERM)
-    process.wait(timeout=90)
+    process.wait(timeout=900)
     assert process.returncode == exit_codes.INTERRUPTED
     assert list(out.glob("infonce-rgb/checkpoints/last.pt")) and not list(out.glob("*/stage.json"))
     with lock_dir(out / "infonce-rgb"):  # no process is left that trains there
@@ -238,3 +255,22 @@ def test_a_failed_plan_prints_no_table_as_if_it_were_a_result(plan: Path) -> Non
     assert done.exit_code == exit_codes.FAILED
     assert "R@1" not in done.output and "2 of 4 stages failed:\n  infonce-rgb: the loss of step" in done.output
     assert "2 of 4 stages have no result yet: cmsf-rgb-1, cmsf-flow-1" in done.output
+
+
+def test_an_image_network_guides_beside_the_rounds_and_other_weights_redo_its_stages(
+    plan: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("timm", reason="the extra timm is not installed")
+    weights = tmp_path / "tiny.safetensors"
+    tiny_weights(weights)
+    changes = ["rounds=0", f"guides=['timm:{TINY}?weights={weights}']"]
+    code, rows = run(plan, *changes)
+    stages = ["infonce-rgb", "infonce-flow", TINY, f"cmsf-rgb-{TINY}", f"cmsf-flow-{TINY}"]
+    assert code == exit_codes.SUCCESS and [row["stage"] for row in rows] == stages
+    assert [row["constraint"] for row in rows[3:]] == ["3", "3"] and rows[2]["modality"] == "frame"
+    assert all(0 <= row["r1"] <= 100 for row in rows)
+    first = finished_at(plan.parent / "out")
+    tiny_weights(weights, seed=4)
+    run(plan, *changes)
+    now = finished_at(plan.parent / "out")
+    assert [name for name in stages if now[name] != first[name]] == stages[2:]

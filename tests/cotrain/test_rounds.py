@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 
 from covid_cmsf.config import validate
+from covid_cmsf.cotrain.gains import gain_pairs
+from covid_cmsf.cotrain.graph import build_graph
 from covid_cmsf.cotrain.plan import PlanConfig, StageConfig
 from covid_cmsf.cotrain.rounds import expand_stages
 from covid_cmsf.cotrain.run import load_plan
+from covid_cmsf.training.config import GuideConfig
 from tests.cotrain.conftest import CMSF, PRETRAIN
 
 
@@ -69,8 +72,8 @@ def test_baselines_come_first() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rounds": 0}, "needs stages, or a number of rounds"),
-        ({"pretrain": {}}, "rounds need `pretrain`"),
+        ({"rounds": 0}, "needs stages, a number of rounds, or guides"),
+        ({"pretrain": {}}, "rounds and guides need `pretrain`"),
         ({"pretrain_overrides": {"depth": {}}}, "pretrain_overrides has 'depth'"),
         ({"first": "audio"}, "none of the modalities"),
         ({"modalities": ["rgb", "rgb"], "first": "rgb"}, "two different"),
@@ -123,3 +126,50 @@ def test_a_typo_in_a_training_section_is_an_error_when_the_plan_is_loaded(
 def test_a_section_need_not_be_a_whole_training_configuration(plan: Path) -> None:
     loaded = load_plan(plan, ["cmsf.method.bank_size=1", "cmsf.labels.noise=0.5", "cmsf.guides=[{center: true}]"])
     assert loaded.cmsf_train_values["method"]["bank_size"] == 1 and "guide" not in loaded.cmsf_train_values
+
+
+def test_the_control_coclr_is_guided_by_the_other_pretrained_network() -> None:
+    cmsf = {**CMSF, "guides": [{"cache": "mean"}], "optimizer": {"lr": 0.5}}
+    own = {"method": {"temperature": 0.2}, "optimizer": {"lr": 0.1}}
+    found = stages(cmsf=cmsf, controls=["msf", "coclr"], control_overrides={"coclr": own})
+    stage = found["coclr-rgb"]
+    assert (stage.init, stage.guide, stage.guide_overrides) == ("infonce-rgb", "infonce-flow", {"cache": "mean"})
+    assert stage.overrides["method"] == {"name": "coclr", "bank_size": 16, "temperature": 0.2}
+    assert stage.overrides["optimizer"] == {"lr": 0.1} and stage.overrides["schedule"] == CMSF["schedule"]
+    assert found["msf-rgb"].overrides["optimizer"] == {"lr": 0.5}
+
+
+def test_overrides_of_a_control_that_is_not_there_are_refused() -> None:
+    with pytest.raises(ValueError, match="control_overrides has 'coclr', none of the controls msf"):
+        stages(controls=["msf"], control_overrides={"coclr": {"batch_size": 8}})
+
+
+def test_rounds_are_compared_with_coclr_but_coclr_is_not_with_itself() -> None:
+    def compared(**changes: object) -> set[tuple[str, str]]:
+        specs = [(stage, str(stage.modality)) for stage in stages(**changes).values()]
+        return {(pair.stage, pair.over) for pair in gain_pairs(specs) if not pair.is_start and pair.modality == "rgb"}
+
+    assert compared(controls=["msf", "coclr"]) == {
+        ("coclr-rgb", "msf-rgb"),
+        *((f"cmsf-rgb-{number}", control) for number in (1, 2) for control in ("msf-rgb", "coclr-rgb")),
+    }
+    assert compared(cmsf={**CMSF, "method": {"name": "coclr", "bank_size": 16}}) == set()
+
+
+def test_a_network_of_another_library_guides_a_stage_per_modality_from_the_same_start() -> None:
+    section = {**CMSF, "guides": [{"layer": "projector", "center": True, "cache": "views"}]}
+    address = "timm:resnet18?weights=w.pth"
+    found = stages(rounds=0, cmsf=section, guides=[address])
+    assert list(found) == ["infonce-rgb", "infonce-flow", "resnet18", "cmsf-rgb-resnet18", "cmsf-flow-resnet18"]
+    assert (found["resnet18"].weights, found["resnet18"].modality) == (address, "frame")
+    for modality in ("rgb", "flow"):
+        stage = found[f"cmsf-{modality}-resnet18"]
+        assert (stage.init, stage.guides, stage.modality) == (f"infonce-{modality}", ("resnet18",), modality)
+    defaults = {"clips": "clips", "batch_size": 4}
+    values = {"defaults": defaults, "pretrain": PRETRAIN, "cmsf": section, "guides": [address]}
+    config = build_graph(validate(PlanConfig, values, origin="a test"), Path("runs"), plan_dir=Path())[-1].config
+    assert config is not None and config.guides[0] == GuideConfig.model_validate(
+        {"weights": address, "center": True, "cache": "views"}
+    )
+    with pytest.raises(ValueError, match=r"guides has 'flow.pt', which is no network of another library"):
+        stages(guides=["flow.pt"])
