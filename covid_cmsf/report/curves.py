@@ -127,7 +127,8 @@ def build_lines(plans: Sequence[PlanRun]) -> list[Line]:
                 prefix = f"{plan.name}: " if max(groups) else ""
                 label = plan.name if is_single_run else f"{prefix}{stage.name}"
                 seed = stage.config.seed if stage.config is not None else one.seed
-                name = f"{plan.name}, seed {seed}" if is_single_run or groups.count(group) > 1 else f"seed {seed}"
+                name = f"seed {seed}" if one.split is None else f"split {one.split}, seed {seed}"
+                name = f"{plan.name}, {name}" if is_single_run or groups.count(group) > 1 else name
                 label = family[0].label if family else label
                 line = Line(number, label, name, stage.name, stage.modality or "", stage.kind, curve)
                 family.append(line)

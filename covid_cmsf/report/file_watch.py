@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from covid_cmsf.cotrain.answers import ANSWERS_FILE
 from covid_cmsf.report.runs import FEATURES, PLAN_FILE, read_runs
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ WATCHED_FILES = (
     "summary.json",
     "retrieval.json",
     "linear.json",
+    ANSWERS_FILE,
     FEATURES,
 )
 

@@ -5,11 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from covid_cmsf.cotrain.gains import gain_notes
 from covid_cmsf.pages.thumbnails import ClipCollections, ThumbnailKey, ThumbnailSet
 from covid_cmsf.report.comparison import group_numbers
 from covid_cmsf.report.curves import CHARTS, Line, line_color, line_dash
 from covid_cmsf.report.gallery import Gallery, before_and_after
-from covid_cmsf.report.plan_summary import plan_layout, plan_rows
+from covid_cmsf.report.plan_summary import plan_layout, plan_rows, read_plan_gains
 from covid_cmsf.report.provenance import shell_command
 from covid_cmsf.report.runs import FEATURES, PlanRun
 
@@ -83,8 +84,10 @@ def plan_values(plans: Sequence[PlanRun], gallery: Sequence[Gallery | None]) -> 
             "name": plan.name,
             "kind": "run" if plan.config is None else "plan",
             "group": group,
-            "seeds": [run.seed for run in plan.seeds if run.seed is not None],
+            "seeds": list(dict.fromkeys(run.seed for run in plan.seeds if run.seed is not None)),
+            "splits": list(dict.fromkeys(run.split for run in plan.seeds if run.split is not None)),
             "rows": _rows(plan, one),
+            "gains": _gains(plan),
             "layout": asdict(plan_layout(plan.first_seed.stages)),
             "protocol": plan.config.evaluation.protocol if plan.config is not None else None,
             "gallery": None if one is None else _gallery_info(plan, one, number),
@@ -94,10 +97,15 @@ def plan_values(plans: Sequence[PlanRun], gallery: Sequence[Gallery | None]) -> 
     ]
 
 
+def _gains(plan: PlanRun) -> dict[str, Any]:
+    gains = read_plan_gains(plan)
+    return {**asdict(gains), "notes": gain_notes(gains.rows) if gains.rows else []}
+
+
 def _gallery_info(plan: PlanRun, gallery: Gallery, number: int) -> dict[str, Any]:
     stages = [stage for stage, _ in gallery.stages]
     pairs = {stage.modality or "": before_and_after(stages, stage.modality) for stage in stages}
-    return {"number": number, "seed": plan.first_seed.seed, "before_and_after": pairs}
+    return {"number": number, "run": plan.first_seed.label, "before_and_after": pairs}
 
 
 def _missing_command(plan: PlanRun) -> str | None:

@@ -3,23 +3,30 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from covid_cmsf.cotrain.answers import ANSWERS_FILE, METRICS, read_answers
+from covid_cmsf.cotrain.gains import Pair, compute_gains, gain_pairs
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.plan import EvaluationConfig
 from covid_cmsf.cotrain.table import Row, mean_over_seeds, result_columns, table_rows
+from covid_cmsf.evaluation.answers import SeedAnswers
 from covid_cmsf.files import read_text
+from covid_cmsf.report.file_watch import file_stamp
 from covid_cmsf.report.runs import PlanRun, SeedRun, StageRun
 from covid_cmsf.training.config import RuntimeConfig
 from covid_cmsf.views.config import ViewConfig
 
 
 def plan_rows(plan: PlanRun) -> list[Row]:
-    """Return a row per stage with `state` and `done_fraction`; several seeds give mean and standard deviation."""
+    """Return a row per stage with `state` and `done_fraction`; seeds and splits give mean and standard deviation."""
     chance = plan.config is not None and "chance" in plan.config.baselines
     tables = [_seed_rows(plan, one, chance=chance) for one in plan.seeds]
-    rows = mean_over_seeds(tables) if len(tables) > 1 else tables[0]
+    splits = list(dict.fromkeys(one.split for one in plan.seeds))
+    by_split = [[rows for one, rows in zip(plan.seeds, tables, strict=True) if one.split == split] for split in splits]
+    rows = mean_over_seeds(by_split) if len(tables) > 1 else tables[0]
     for row, *others in zip(rows, *tables, strict=True):
         states = {one["state"] for one in others}
         row["state"] = states.pop() if len(states) == 1 else "begun"
@@ -104,6 +111,48 @@ def _read_table(folder: Path) -> dict[str, Row]:
         return {row["stage"]: row for row in json.loads(read_text(path))}
     except (json.JSONDecodeError, KeyError, TypeError):
         return {}
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Gains of a plan's stages as `covid-cmsf cotrain` prints them, and done stages that lack the answers for it."""
+
+    rows: list[Row]
+    unanswered: list[str]
+
+
+def read_plan_gains(plan: PlanRun) -> Gains:
+    """Compute the gains of the stages that are done, from their answers; none for a single run."""
+    if plan.config is None:
+        return Gains([], [])
+    pairs = gain_pairs([(stage.spec, stage.modality or "") for stage in plan.first_seed.stages])
+    compared = {name for pair in pairs for name in (pair.stage, pair.over)}
+    runs: list[_StageAnswers] = []
+    unanswered: dict[str, None] = {}
+    for one in plan.seeds:
+        for stage in one.stages:
+            if stage.name not in compared or stage.result.get("r1") is None:
+                continue
+            path = stage.folder / ANSWERS_FILE
+            if path.is_file():
+                result = tuple((name, stage.result[name]) for name in METRICS)
+                runs.append((stage.name, one.split or "", one.seed, stage.folder, file_stamp(path), result))
+            else:
+                unanswered[stage.name] = None
+    return Gains(_compute_gains(tuple(pairs), tuple(runs)), list(unanswered))
+
+
+_StageAnswers = tuple[str, str, int | None, Path, tuple[int, int], tuple[tuple[str, float], ...]]
+
+
+@lru_cache(maxsize=16)  # a live report asks every few seconds
+def _compute_gains(pairs: tuple[Pair, ...], runs: tuple[_StageAnswers, ...]) -> list[Row]:
+    answers: dict[str, dict[str, list[SeedAnswers]]] = {}
+    for name, split, seed, folder, _, result in runs:
+        own = read_answers(folder, dict(result))
+        if own is not None:
+            answers.setdefault(name, {}).setdefault(split, []).append(SeedAnswers(seed, own))
+    return compute_gains(pairs, answers)
 
 
 # Layout of the graph: a column per step, a lane per modality, rounds next to the neighboring lane

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from covid_cmsf.files import read_text
-from covid_cmsf.report.runs import PLAN_FILE, PlanRun, StageRun
+from covid_cmsf.report.runs import PLAN_FILE, PlanRun, SeedRun, StageRun
 from covid_cmsf.training.run_dir import CONFIG_FILE
 
 
 def plan_provenance(plan: PlanRun) -> dict[str, Any]:
     """Return the provenance of a plan or run, and of each stage that has started."""
-    stages = [_stage_provenance(stage, one.seed) for one in plan.seeds for stage in one.stages if stage.folder.is_dir()]
+    stages = [_stage_provenance(stage, one) for one in plan.seeds for stage in one.stages if stage.folder.is_dir()]
     commands = dict.fromkeys(start["command"] for stage in stages for start in stage["starts"])
     path = plan.folder / PLAN_FILE
     return {
@@ -23,12 +23,12 @@ def plan_provenance(plan: PlanRun) -> dict[str, Any]:
     }
 
 
-def _stage_provenance(stage: StageRun, seed: int | None) -> dict[str, Any]:
+def _stage_provenance(stage: StageRun, one: SeedRun) -> dict[str, Any]:
     starts = read_starts(stage.folder / "environment.jsonl")
     config = stage.folder / CONFIG_FILE
     return {
         "name": stage.name,
-        "seed": seed,
+        "run": one.label,
         "state": stage.state,
         "config": read_text(config) if config.is_file() else None,
         "starts": starts,

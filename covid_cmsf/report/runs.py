@@ -146,14 +146,22 @@ def _planned_values(spec: StageConfig, plan: PlanConfig) -> Values:
 
 
 PLAN_FILE = "plan.json"
+FOLDER_OF_SEEDS = re.compile(r"(seed|split)-.+")
 
 
 @dataclass(frozen=True)
 class SeedRun:
-    """Stages of one seed; `seed` is None for a plan without seeds."""
+    """Stages of one seed and split; None for a plan without seeds or `splits`."""
 
     seed: int | None
     stages: tuple[StageRun, ...]
+    split: str | None = None
+
+    @property
+    def label(self) -> str:
+        """`split 2, seed 0`; empty without."""
+        parts = [f"{kind} {value}" for kind, value in (("split", self.split), ("seed", self.seed)) if value is not None]
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -194,19 +202,21 @@ def read_runs(paths: Sequence[Path]) -> list[PlanRun]:
 
 
 def read_run(path: Path, name: str) -> PlanRun:
-    """Read the folder of a plan, of one of its seeds, or of a run."""
+    """Read the folder of a plan, of one of its seeds or splits, or of a run."""
     if not path.is_dir():
         raise FileNotFoundError(
             f"no folder {path}; give the folder of a plan (cotrain --out) or of a run (train --out)"
         )
     if (path / PLAN_FILE).is_file():
         plan = _read_plan(path / PLAN_FILE)
-        seeds: tuple[int | None, ...] = plan.seeds or (None,)
-        return PlanRun(name, path, plan, tuple(_read_seed(plan, seed_dir(path, seed), seed) for seed in seeds))
-    seed_folder = re.fullmatch(r"seed-(\d+)", path.resolve().name)
-    if seed_folder and (path.resolve().parent / PLAN_FILE).is_file():
-        plan = _read_plan(path.resolve().parent / PLAN_FILE)
-        return PlanRun(name, path, plan, (_read_seed(plan, path, int(seed_folder[1])),))
+        return PlanRun(name, path, plan, tuple(_read_seed(plan, path, *one) for one in plan.repetitions))
+    folder = path.resolve()
+    root = next((parent for parent in list(folder.parents)[:2] if (parent / PLAN_FILE).is_file()), None)
+    if root is not None and FOLDER_OF_SEEDS.fullmatch(folder.name):
+        plan = _read_plan(root / PLAN_FILE)
+        inside = [one for one in plan.repetitions if seed_dir(root, one[1], one[0]).is_relative_to(folder)]
+        if inside:
+            return PlanRun(name, path, plan, tuple(_read_seed(plan, root, *one) for one in inside))
     if (path / "config.yaml").is_file() or (path / "metrics.jsonl").is_file():
         stage = read_stage(StageConfig(name=_to_stage_name(path.resolve().name)), path)
         return PlanRun(name, path, None, (SeedRun(None, (stage,)),))
@@ -226,8 +236,9 @@ def unique_names(paths: Sequence[Path]) -> list[str]:
     return [str(path) for path in full]
 
 
-def _read_seed(plan: PlanConfig, folder: Path, seed: int | None) -> SeedRun:
-    return SeedRun(seed, tuple(read_stage(spec, folder / spec.name, plan) for spec in expand_stages(plan)))
+def _read_seed(plan: PlanConfig, root: Path, split: str | None, seed: int | None) -> SeedRun:
+    folder = seed_dir(root, seed, split)
+    return SeedRun(seed, tuple(read_stage(spec, folder / spec.name, plan) for spec in expand_stages(plan)), split)
 
 
 def _read_plan(path: Path) -> PlanConfig:

@@ -22,6 +22,7 @@ from covid_cmsf.clips.records import (
     write_split,
 )
 from covid_cmsf.clips.store import ClipStore
+from covid_cmsf.cotrain.answers import write_answers
 from covid_cmsf.cotrain.executor import seed_dir
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.plan import PlanConfig
@@ -29,8 +30,8 @@ from covid_cmsf.cotrain.run import build_graphs, write_results
 from covid_cmsf.cotrain.stage import videos_fingerprint, write_stage_key, write_stage_result
 from covid_cmsf.evaluation.features.file import Features, save_features
 from covid_cmsf.evaluation.features.subsets import VideoTable
-from covid_cmsf.evaluation.probes.linear import evaluate_linear
-from covid_cmsf.evaluation.retrieval import evaluate_retrieval
+from covid_cmsf.evaluation.probes.linear import measure_linear
+from covid_cmsf.evaluation.retrieval import measure_retrieval
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.run_dir import log_environment, write_config
 from tests.evaluation.factories import synthetic_features
@@ -108,8 +109,8 @@ def make_plan(out: Path, clips: Path, *, done: Sequence[str] | None = None, size
     out.mkdir(parents=True, exist_ok=True)
     (out / "plan.json").write_text(plan.model_dump_json(indent=1), encoding="utf-8")
     graphs = build_graphs(plan, out, plan_dir=out)
-    for seed, stages in zip(plan.seeds or (None,), graphs, strict=True):
-        assert stages[0].folder.parent == seed_dir(out, seed)
+    for (split, seed), stages in zip(plan.repetitions, graphs, strict=True):
+        assert stages[0].folder.parent == seed_dir(out, seed, split)
         for stage in stages:
             if done is None or stage.name in done:
                 finish_stage(stage, sizes or {})
@@ -143,7 +144,8 @@ def finish_stage(stage: Stage, sizes: dict[str, int]) -> None:
     seed = 100 * stage.seed + stage.number
     features = features_of(QUALITY[kind], seed, **sizes)
     save_features(stage.folder / "features.safetensors", features)
-    retrieval, linear = evaluate_retrieval(features), evaluate_linear(features)
+    (retrieval, retrieval_hits), (linear, linear_hits) = measure_retrieval(features), measure_linear(features)
+    write_answers(stage.folder, retrieval_hits, linear_hits)
     (stage.folder / "retrieval.json").write_text(json.dumps(asdict(retrieval)), encoding="utf-8")
     (stage.folder / "linear.json").write_text(json.dumps(asdict(linear)), encoding="utf-8")
     guides = {"guide_rgb": {"description": "synthetic", "sha256": "ab" * 32}} if stage.spec.guides else {}

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from covid_cmsf.cli.app import app
 from covid_cmsf.pages.data_scripts import data_script, round_values, write_data
 from covid_cmsf.pages.server import serve_folder, server_url
+from covid_cmsf.preflight import PreflightError
 from covid_cmsf.report.build import PLOTLY, Report, ReportOptions, read_metadata
 from covid_cmsf.report.file_watch import FileCache
 from covid_cmsf.report.provenance import shell_command
@@ -143,7 +144,7 @@ def test_a_run_without_features_says_what_would_make_them(plan: Path, clips: Pat
     assert report["plans"][0]["gallery"] is None and any(command in note for note in report["notes"])
     assert command == shlex.join(["covid-cmsf", "extract", str(run), str(clips), "-o", f"{run}/features.safetensors"])
     done = CliRunner().invoke(app, shlex.split(command)[1:])  # as printed; this run has no checkpoint
-    assert isinstance(done.exception, FileNotFoundError) and "checkpoints/last.pt" in str(done.exception)
+    assert isinstance(done.exception, PreflightError) and "checkpoints/last.pt" in str(done.exception)
     assert len(report["curves"]["lines"]) == 1 and report["curves"]["charts"][0]["figures"] == ["loss.png", "loss.svg"]
 
 

@@ -58,6 +58,19 @@ def test_every_section_is_drawn_without_a_word_of_complaint(written: Path, open_
     assert (sum(map(int, ground[4:-1].split(","))) < 300) == (scheme == "dark")
 
 
+def test_gains_are_shown_with_their_intervals_and_verdict(written: Path, plan: Path, open_page: Any) -> None:
+    opened = open_page(written)
+    opened.page.wait_for_selector("#overview .gains")
+    rows = json.loads((plan / "gains.json").read_text())
+    cells = [row.locator("td").all_text_contents() for row in opened.page.locator("#overview .gains tbody tr").all()]
+    assert [(one[0], one[1], one[-1]) for one in cells] == [
+        (row["stage"], f"{row['over']} (start)" if row["is_start"] else row["over"], row["verdict"]) for row in rows
+    ]
+    gain = rows[0]["r1"]
+    assert cells[0][2].replace("−", "-") == f"{gain['difference']:+.1f} [{gain['low']:+.1f}, {gain['high']:+.1f}]"
+    assert "95% intervals resample sources" in opened.page.locator("#overview .gains").inner_text()
+
+
 def test_names_are_shown_as_they_are_and_nothing_in_them_runs(written: Path, open_page: Any) -> None:
     opened = open_page(written)
     see_all(opened)
@@ -66,6 +79,13 @@ def test_names_are_shown_as_they_are_and_nothing_in_them_runs(written: Path, ope
     assert opened.value("document.querySelectorAll('main b b, main script').length") == 0
     ticks = opened.page.locator("#errors .chart[data-chart=confusion] .ytick").all_text_contents()
     assert any("<b>" in tick for tick in ticks)
+
+
+def test_a_video_that_a_stage_could_not_read_is_neither_right_nor_wrong(written: Path, open_page: Any) -> None:
+    opened = open_page(written)
+    stages = "{ first_correct: [null, 1, 3] }, { first_correct: [1, null, 1] }"
+    found = opened.value(f"[0, 1, 2].map((query) => Page.metrics.outcome({stages}, query))")
+    assert found == ["unmeasured", "unmeasured", "improved"]
 
 
 def test_filters_of_the_gallery_leave_the_right_queries(written: Path, open_page: Any) -> None:
@@ -250,15 +270,15 @@ def test_a_followed_report_is_refreshed_and_keeps_filters_and_place(plan: Path, 
         opened.page.wait_for_selector("#neighbors .query")
         see_all(opened)
         choose(opened, "neighbors", "Class", "1")
-        opened.page.evaluate("document.getElementById('neighbors').scrollIntoView()")
-        opened.page.wait_for_timeout(300)
+        opened.page.evaluate("document.getElementById('neighbors').scrollIntoView({ behavior: 'instant' })")
+        opened.drawn()
         place = opened.value("document.getElementById('neighbors').getBoundingClientRect().top")
         with (copy / "cmsf-rgb-1" / "metrics.jsonl").open("a") as file:
             file.write('{"step": 999, "epoch": 2, "loss": 0.01}\n')
         report.write(live=0.3, figures=False)
         newest = "() => Page.data.report.curves.lines.some((line) => line.curve.step.includes(999))"
-        opened.page.wait_for_function(newest, timeout=15000)
-        opened.page.wait_for_timeout(300)
+        opened.page.wait_for_function(newest)
+        opened.drawn()
         classes = opened.value("[...document.querySelectorAll('#neighbors .query')].map((one) => one.dataset.class)")
         assert classes and set(classes) == {"1"}
         now = opened.value("document.getElementById('neighbors').getBoundingClientRect().top")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from covid_cmsf.cotrain.run import build_graphs, check_folder
-from covid_cmsf.report.plan_summary import plan_layout, plan_rows
+from covid_cmsf.report.plan_summary import plan_layout, plan_rows, read_plan_gains
 from covid_cmsf.report.runs import read_run, read_runs, unique_names
 from tests.report.plan_factories import begin_stage, make_plan, plan_config
 
@@ -127,3 +127,28 @@ def test_a_plan_of_version_0_1_0_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match=r"use another folder for the plan"):
         check_folder(tmp_path)
+
+
+def test_gains_are_those_that_the_plan_wrote_and_older_stages_are_named(seeds: Path, tmp_path: Path) -> None:
+    gains = read_plan_gains(read_run(seeds, "seeds"))
+    assert gains.rows == json.loads((seeds / "gains.json").read_text()) and gains.unanswered == []
+    assert {row["num_seeds"] for row in gains.rows} == {2} and len(gains.rows) == 2
+    (one, _) = read_plan_gains(read_run(seeds / "seed-1", "one")).rows
+    assert one["num_seeds"] == 1
+    copy = Path(shutil.copytree(seeds, tmp_path / "copy"))
+    (copy / "seed-0" / "cmsf-rgb-1" / "answers.safetensors").unlink()
+    older = read_plan_gains(read_run(copy, "copy"))
+    assert older.unanswered == ["cmsf-rgb-1"] and [row["num_seeds"] for row in older.rows] == [1, 2]
+
+
+def test_splits_are_read_with_their_seeds(clips: Path, tmp_path: Path) -> None:
+    folder = make_plan(tmp_path / "splits", clips, splits=[1, 2], seeds=[0, 1], controls=[], baselines=[])
+    read = read_run(folder, "splits")
+    assert [one.label for one in read.seeds] == [f"split {split}, seed {seed}" for split in (1, 2) for seed in (0, 1)]
+    written = json.loads((folder / "table.json").read_text())
+    for row, own in zip(written, plan_rows(read), strict=True):
+        assert {name: own[name] for name in row} == row and row["num_splits"] == 2
+    assert read_plan_gains(read).rows == json.loads((folder / "gains.json").read_text())
+    second = read_run(folder / "split-2", "second")
+    assert [one.label for one in second.seeds] == ["split 2, seed 0", "split 2, seed 1"]
+    assert [one.label for one in read_run(folder / "split-2" / "seed-1", "one").seeds] == ["split 2, seed 1"]

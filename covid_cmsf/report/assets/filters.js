@@ -48,7 +48,7 @@ Page.filters = (() => {
     return [Page.choice("Before", options, now[0], change(0)), Page.choice("After", options, now[1], change(1))];
   }
 
-  const seedNote = (plan) => (plan.seeds.length > 1 ? `This is seed ${plan.gallery.seed}; for another one: covid-cmsf report …/seed-N. ` : "");
+  const seedNote = (plan) => (plan.seeds.length > 1 || plan.splits.length > 1 ? `This is ${plan.gallery.run}; for another one: covid-cmsf report …/${plan.splits.length ? "split-N/" : ""}seed-N. ` : "");
 
   return { withGallery, modalities, stagesOf, modalityChoice, pair, pairChoice, seedNote };
 })();

@@ -30,7 +30,9 @@ Page.metrics = (() => {
     return counts;
   }
 
+  // A video that one of the stages could not read is neither right nor wrong.
   function outcome(before, after, query) {
+    if (before.first_correct[query] === null || after.first_correct[query] === null) return "unmeasured";
     const [old, now] = [hit(before, query), hit(after, query)];
     return old === now ? (now ? "right" : "wrong") : now ? "improved" : "hurt";
   }

@@ -22,8 +22,9 @@ Page.section("neighbors", (body) => {
         if (own.className !== "" && gallery.labels[query] !== Number(own.className)) return false;
         if (own.text && !gallery.ids[query].toLowerCase().includes(own.text.toLowerCase())) return false;
         const now = become(query);
-        if (own.outcome === "right-now") return ["right", "improved"].includes(now);
-        if (own.outcome === "wrong-now") return ["wrong", "hurt"].includes(now);
+        const rank = gallery.stages[after].first_correct[query];
+        if (own.outcome === "right-now") return rank === 1;
+        if (own.outcome === "wrong-now") return rank !== null && rank !== 1;
         return !own.outcome || own.outcome === now;
       });
     }

@@ -34,14 +34,15 @@ Page.section("overview", (body) => {
     const paper = rows.filter((row) => row[`published_${state.result}`] !== null && row[`published_${state.result}`] !== undefined);
     const dots = { type: "scatter", mode: "markers", name: "published", x: paper.map((row) => row[`published_${state.result}`]), y: paper.map(name),
       marker: { symbol: "diamond-open", size: 10, color: charts.color("text"), line: { width: 2 } }, hovertemplate: "%{y}<br>published %{x:.1f}<extra></extra>" };
-    const line = chance && ["r1", "linear"].includes(state.result) ? [{ type: "line", x0: chance, x1: chance, y0: 0, y1: 1, yref: "paper", line: { dash: "dot", width: 1, color: charts.color("quiet") } }] : [];
+    const line = chance && state.result === "r1" ? [{ type: "line", x0: chance, x1: chance, y0: 0, y1: 1, yref: "paper", line: { dash: "dot", width: 1, color: charts.color("quiet") } }] : [];
     return { traces: paper.length ? [bars, dots] : [bars], layout: { shapes: line, bargap: 0.35, showlegend: paper.length > 0, legend: { orientation: "h", y: 1, yanchor: "bottom" },
       xaxis: { title: `${choices().find(([value]) => value === state.result)[1]}, percent`, rangemode: "tozero" }, yaxis: { ticks: "", fixedrange: true } } };
   }
 
   const chance = plan.rows.find((row) => (row.chance ?? null) !== null)?.chance ?? plan.rows.find((row) => row.stage === "chance")?.r1 ?? null;
   const progress = plan.rows.filter((row) => row.state !== "done").length;
-  const about = plan.seeds.length > 1 ? `Mean and standard deviation over the seeds ${plan.seeds.join(", ")}.` : "Bars have 95% intervals (resampling the videos' sources).";
+  const over = [[plan.splits, "splits"], [plan.seeds, "seeds"]].filter(([values]) => values.length > 1).map(([values, name]) => `the ${name} ${values.join(", ")}`);
+  const about = over.length ? `Mean${plan.seeds.length > 1 ? " and standard deviation" : ""} over ${over.join(" and ")}.` : "Bars have 95% intervals (resampling the videos' sources).";
   const facts = [progress ? `${plan.rows.length - progress} of ${plan.rows.length} stages are done. ` : "", about, plan.protocol ? ` Protocol ${plan.protocol}.` : "", chance === null ? "" : ` R@1 of a random ranking: ${format.number(chance)}.`,
     plan.rows.some((row) => row.published_r1 !== null && row.published_r1 !== undefined) ? " Diamonds and the columns “paper” are published figures." : ""].join("");
   const container = charts.container(`results-${state.plan}`, 90 + 24 * plan.rows.filter((row) => valueOf(row) !== null).length, "Results of all stages");
@@ -51,6 +52,7 @@ Page.section("overview", (body) => {
     el("p", { class: "quiet" }, facts),
     Page.resultsTable.draw(plan),
     Page.resultsTable.legend(plan),
+    Page.gainsTable.draw(plan),
     measured ? el("div", { class: "controls" }, Page.choice("Chart of", choices(), state.result, (value) => { state.result = value; Page.redraw("overview"); }),
       plan.kind === "plan" ? el("span", { class: "quiet" }, "Blue: RGB, ochre: flow; rounds have full opacity.") : "") : Page.missing("There are no results yet. ", plan.missing),
     measured ? container : "");

@@ -25,7 +25,7 @@ Page.section("provenance", (body) => {
   }
 
   Page.load("provenance").then((plans) => body.replaceChildren(...plans.map((plan) => {
-    const rows = plan.stages.map((stage) => [stage.seed === null ? stage.name : `${stage.name}, seed ${stage.seed}`, stage.state, stage.starts[0]?.time?.replace("T", " ").replace("Z", "") ?? "", String(stage.starts.length || ""), format.duration(stage.seconds),
+    const rows = plan.stages.map((stage) => [[stage.name, stage.run].filter(Boolean).join(", "), stage.state, stage.starts[0]?.time?.replace("T", " ").replace("Z", "") ?? "", String(stage.starts.length || ""), format.duration(stage.seconds),
       format.duration(stage.total_seconds), stage.num_skipped ?? "", list(stage.hashes)]);
     const total = plan.stages.reduce((sum, stage) => sum + (stage.seconds || 0), 0);
     return el("div", { class: "origin" }, el("h3", {}, plan.name), el("p", { class: "id quiet" }, plan.folder),
@@ -34,6 +34,6 @@ Page.section("provenance", (body) => {
       el("h4", {}, `Durations and hashes (training ${format.duration(total)} in all)`),
       Page.plain(["Stage", "State", "First start, UTC", "Starts", "Training", "Last start, with evaluation", "Skipped videos", "SHA-256"], rows, { class: "origins" }),
       el("h4", {}, "Configuration"), plan.plan ? more(`${plan.name} plan`, "plan.json", el("pre", { tabindex: "0" }, plan.plan)) : "",
-      plan.stages.filter((stage) => stage.config).map((stage) => more(`${plan.name} ${stage.name} ${stage.seed}`, stage.seed === null ? stage.name : `${stage.name}, seed ${stage.seed}`, el("pre", { tabindex: "0" }, stage.config))));
+      plan.stages.filter((stage) => stage.config).map((stage) => more(`${plan.name} ${stage.name} ${stage.run}`, [stage.name, stage.run].filter(Boolean).join(", "), el("pre", { tabindex: "0" }, stage.config))));
   }))).catch((error) => body.replaceChildren(Page.missing(`${error.message}: write the report again.`)));
 });

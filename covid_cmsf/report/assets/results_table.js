@@ -67,6 +67,7 @@ Page.resultsTable = (() => {
     ["continued", "control: more InfoNCE, as long as a round.", (rows) => rows.some((row) => row.stage?.startsWith("continued-"))],
     ["msf", "control: mean shift without a constraint, as long as a round.", (rows) => rows.some((row) => row.stage?.startsWith("msf-"))],
     ["oracle", "control: true labels as the constraint, an upper bound for any guide.", (rows) => rows.some((row) => row.stage?.startsWith("oracle-"))],
+    ["coclr", "control: CoCLR's contrastive loss, guided by the other pretrained network.", (rows) => rows.some((row) => row.stage?.startsWith("coclr-"))],
   ];
 
   function legend(plan) {
