@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.records import write_split
-from covid_cmsf.cotrain.stage import FEATURES_FILE
+from covid_cmsf.cotrain.answers import FEATURES_FILE
 from covid_cmsf.devices import choose_device
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.update import update_features

@@ -15,7 +15,15 @@ from covid_cmsf.projects.convert import convert_videos, open_failures
 from covid_cmsf.projects.embed import embed_videos, image_entry, index_key, trained_entries, write_index, write_page
 from covid_cmsf.projects.estimate import ProjectEstimate
 from covid_cmsf.projects.measures import EncoderMeasures, measure_encoders
-from covid_cmsf.projects.opening import Options, announce_removed, check_space, open_state, scan, this_machine
+from covid_cmsf.projects.opening import (
+    Options,
+    announce_removed,
+    check_guide,
+    check_space,
+    open_state,
+    scan,
+    this_machine,
+)
 from covid_cmsf.projects.planning import Measurements, fitted_size, is_trained, make_plan, set_budget
 from covid_cmsf.projects.sizes import Machine, size_plan
 from covid_cmsf.projects.state import Project, State, check_place
@@ -83,6 +91,7 @@ def _open(videos: Path, out: Path, options: Options) -> tuple[Project, State, Fo
     state = open_state(project, videos, options)
     found = scan(state)
     check_count(len(found.videos), videos, what="video files")
+    check_guide(state)
     image_entry(state)  # an unknown network is an error now, not after hours
     return project, state, found, machine
 

@@ -4,7 +4,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.label_free import NUM_NEIGHBORS, LabelFreeMeasures, label_free_measures
@@ -31,12 +31,15 @@ class EncoderMeasures:
 
 
 def measure_encoders(features: Mapping[str, Features]) -> dict[str, EncoderMeasures]:
-    """Measure every modality; neighbors are compared with those of all others."""
+    """Measure every entry of an index (rgb, flow, image, motion); neighbors are compared with those of all others."""
     found = {}
     for name, one in features.items():
-        others = [other for key, other in features.items() if key != name]
+        others = {key: other for key, other in features.items() if key != name}
         k = min(NUM_NEIGHBORS, max(3, len(one.videos) // 10))  # ten of sixteen would agree by chance
-        found[name] = EncoderMeasures(label_free_measures(one, others, k=k), label_recall(one))
+        unlabeled = label_free_measures(one, list(others.values()), k=k)
+        # By the names of the entries: a flow histogram and a flow network have the same modality.
+        agreement = [replace(pair, modality=key) for key, pair in zip(others, unlabeled.agreement, strict=True)]
+        found[name] = EncoderMeasures(replace(unlabeled, agreement=agreement), label_recall(one))
     return found
 
 
@@ -68,7 +71,7 @@ def label_recall(features: Features) -> LabelRecall | None:
     return LabelRecall(100 * sum(hits) / len(hits), 100 * sum(chances) / len(chances), len(hits))
 
 
-def describe(name: str, measures: EncoderMeasures) -> list[str]:
+def describe(measures: EncoderMeasures) -> list[str]:
     """Return sentences about one encoder, for someone who has not read the documentation."""
     values = measures.unlabeled
     lines = []

@@ -12,6 +12,7 @@ from covid_cmsf.clips.records import get_column
 from covid_cmsf.clips.store import ClipStore
 from covid_cmsf.devices import choose_device
 from covid_cmsf.logs import format_duration
+from covid_cmsf.models.named_networks import load_named_network, named_library
 from covid_cmsf.preflight import available_memory, check_disk, raise_problems
 from covid_cmsf.projects.sizes import SHORT_EDGE, Machine
 from covid_cmsf.projects.state import Project, State
@@ -34,6 +35,7 @@ class Options:
     short_edge: int | None = None
     seed: int | None = None
     image: str | None = None  # timm:NAME, or none
+    guide: str | None = None  # timm:NAME
     device: str = "auto"
     workers: int | None = None
     seconds: float | None = None  # --time
@@ -51,6 +53,7 @@ def open_state(project: Project, videos: Path, options: Options) -> State:
         "layout": options.layout,
         "source_pattern": options.source_pattern,
         "image": options.image,
+        "guide": options.guide,
         "labels": None if options.labels is None else str(options.labels.resolve()),
     }
     changes: dict[str, Any] = {key: value for key, value in wanted.items() if value is not None}
@@ -67,6 +70,11 @@ def open_state(project: Project, videos: Path, options: Options) -> State:
                 f"{project.folder} was made with --{option} {before}, which cannot change; leave --{option} out, or "
                 "use another --out"
             )
+    if options.guide not in (None, state.guide) and project.plan(state.generation).is_file() and not options.retrain:
+        raise ValueError(
+            f"{project.plan(state.generation)} is there already, without --guide {options.guide}: edit its `guides`, "
+            "train once more with --retrain, or use another --out"
+        )
     if place != state.videos:
         _check_same_videos(project, state, videos)
     return state.model_copy(update={**changes, "videos": place})
@@ -75,7 +83,19 @@ def open_state(project: Project, videos: Path, options: Options) -> State:
 def default_short_edge(options: Options) -> int:
     """Return the pixels of the stored clips: what the networks need, and more for an image network."""
     wanted = SHORT_EDGE[choose_device(options.device).type]
-    return max(wanted, IMAGE_SHORT_EDGE) if options.image not in (None, NO_IMAGE) else wanted
+    sees_images = options.guide is not None or options.image not in (None, NO_IMAGE)
+    return max(wanted, IMAGE_SHORT_EDGE) if sees_images else wanted
+
+
+def check_guide(state: State) -> None:
+    """Raise an error unless the guide can be loaded: now, not after hours."""
+    if state.guide is None:
+        return
+    if named_library(state.guide) is None:
+        raise ValueError(
+            f"--guide {state.guide!r}: it must be timm:NAME, timm:NAME?weights=FILE or torchvision:NAME?weights=FILE"
+        )
+    load_named_network(state.guide)
 
 
 def _check_same_videos(project: Project, state: State, videos: Path) -> None:

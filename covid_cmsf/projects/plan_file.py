@@ -11,8 +11,7 @@ HEAD = """\
 """
 
 BODY = """\
-rounds: {rounds}                  # a round trains each network once more, guided by the other one
-first: {first}
+{rounds}
 evaluation:
   windows: {windows}               # per video, evenly spread: what is embedded and searched
 
@@ -45,7 +44,7 @@ pretrain:
     exclude_negatives: video
 {negatives}
 
-# Then CMSF: the other network proposes n videos that are alike, and each video is pulled toward the mean of its k
+# Then CMSF: {proposer} proposes n videos that are alike, and each video is pulled toward the mean of its k
 # nearest among them.
 cmsf:
   # {cmsf_steps:,} steps.
@@ -62,6 +61,13 @@ cmsf:
     head: {{projector: supcon, reuse: true, output_batch_norm: true}}
   guides: [{{cache: mean, center: true}}]
 """
+
+ROUNDS = """\
+rounds: {rounds}                  # a round trains each network once more, guided by the other one
+first: {first}"""
+GUIDES = """\
+# Each network is trained once more, guided by this one, which stays as it is. With `rounds: 1` also by each other.
+guides: ['{guide}']"""
 
 FEW_NEGATIVES = """\
     temperature: 0.1
@@ -91,6 +97,7 @@ def plan_text(
     clips: str,
     runs: str,
     init: dict[str, str] | None = None,
+    guide: str | None = None,
     notes: tuple[str, ...] = (),
 ) -> str:
     """Return the text of plan.yaml.
@@ -103,15 +110,17 @@ def plan_text(
         clips: the clips' name in the comment.
         runs: the plan's folder in the comment.
         init: weights that each modality starts from, by modality; none: random ones.
+        guide: a network of another library that guides both (timm:NAME); None: they guide each other.
         notes: lines of comment below the head.
     """
     steps = size.steps_per_epoch(footage.num_videos)
     span = clip_span(size.length, size.stride)
     many = size.on_gpu and footage.num_videos >= MANY_VIDEOS
     head = HEAD.format(videos=footage.num_videos, frames=footage.median_frames, clips=clips, runs=runs)
+    rounds = ROUNDS.format(rounds=size.rounds, first="flow" if size.on_gpu else "rgb")
     body = BODY.format(
-        rounds=size.rounds,
-        first="flow" if size.on_gpu else "rgb",
+        rounds=rounds if guide is None else GUIDES.format(guide=guide),
+        proposer="the other network" if guide is None else "the guide",
         windows=size.windows,
         encoder=size.encoder,
         length=size.length,

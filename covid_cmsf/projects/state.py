@@ -46,6 +46,7 @@ class State(Config):
     source_pattern: str | None = None
     labels: str | None = Field(default=None, description="absolute path of a CSV file: file,label[,source]")
     image: str | None = Field(default=None, description="image network in the index: timm:NAME")
+    guide: str | None = Field(default=None, description="network of another library that guides both: timm:NAME")
     time_seconds: float | None = Field(default=None, description="--time, for which these two were chosen:")
     preset: Preset | None = None
     epochs_factor: float = 1.0

@@ -45,6 +45,7 @@ def write_plan(
         clips=project.trained_on(generation).name,
         runs=project.runs(generation).name,
         init=init,
+        guide=state.guide,
         notes=tuple(notes),
     )
     write_text_atomic(project.plan(generation), text)

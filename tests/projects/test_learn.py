@@ -10,6 +10,7 @@ import torch
 from covid_cmsf.evaluation.features.file import load_features
 from covid_cmsf.projects.state import Project
 from covid_cmsf.search.index import load_encoders, load_index
+from tests.models.test_image_networks import TINY, tiny_weights
 from tests.projects.conftest import make_videos, run_learn
 
 pytestmark = pytest.mark.slow
@@ -143,3 +144,22 @@ def test_what_can_be_checked_at_once_is(project: Path, videos: Path, tmp_path: P
     assert refused.returncode == 2 and "only 0 of its 16 videos are in" in refused.stderr
     refused = run_learn(videos, project, "--seed", "1")
     assert refused.returncode == 2 and "was made with --seed 0, which cannot change" in refused.stderr
+
+
+def test_an_image_network_guides_both_networks(videos: Path, tmp_path: Path) -> None:
+    pytest.importorskip("timm", reason="the extra timm is not installed")
+    tiny_weights(tmp_path / "tiny.safetensors")
+    address = f"timm:{TINY}?weights={tmp_path / 'tiny.safetensors'}"
+    wrong = run_learn(videos, tmp_path / "project", "--guide", "runs/flow")
+    assert wrong.returncode == 2 and "--guide 'runs/flow': it must be timm:NAME" in wrong.stderr
+    assert not (tmp_path / "project").exists()
+    done = run_learn(videos, tmp_path / "project", "--guide", address)
+    assert done.returncode == 0, done.stderr
+    stages = ("infonce-rgb", "infonce-flow", f"cmsf-rgb-{TINY}", f"cmsf-flow-{TINY}")
+    assert sorted(checkpoints(tmp_path / "project")) == sorted(stages)
+    trained = Project(tmp_path / "project").read().trained
+    assert trained is not None and set(trained.encoders.values()) == {
+        f"runs/{name}/checkpoints/last.pt" for name in stages[2:]
+    }
+    other = run_learn(videos, tmp_path / "project", "--guide", f"timm:{TINY}")
+    assert other.returncode == 2 and "edit its `guides`, train once more with --retrain" in other.stderr
