@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from covid_cmsf.cli.options import Device, Force, NewFile, Windows, report_skipped
+from covid_cmsf.cli.options import Device, Force, NewFile, Windows, interrupt_on_sigterm, report_skipped
 
 
 def embed(
@@ -25,12 +25,12 @@ def embed(
     """Write the embeddings of video files to a table: .parquet, .csv, or .npy with the names beside it.
 
     No clip store is needed: frames and flow are prepared as the encoder was trained. Files that cannot be read are
-    listed and left out, and the exit code is 3.
+    listed and left out, and the exit code is 3. After a stop, the same command goes on.
 
     \b
     covid-cmsf embed my_videos --weights runs/rgb -o embeddings.parquet
     """
-    from covid_cmsf.embeddings import check_table_path, embed_files, save_embeddings
+    from covid_cmsf.embeddings import check_table_path, embed_files
     from covid_cmsf.logs import progress_bar
 
     check_table_path(out)
@@ -38,16 +38,17 @@ def embed(
     existing = next((path for path in [out, *beside] if path.exists()), None)
     if existing is not None and not force:
         raise FileExistsError(f"{existing} exists; --force replaces it")
-    table = embed_files(
-        videos[0] if len(videos) == 1 else videos,
-        weights,
-        per_window=per_window,
-        windows=windows,
-        device=device,
-        batch_size=batch_size,
-        progress=progress_bar,
-    )
-    save_embeddings(out, table)
+    with interrupt_on_sigterm():
+        table = embed_files(
+            videos[0] if len(videos) == 1 else videos,
+            weights,
+            per_window=per_window,
+            windows=windows,
+            device=device,
+            batch_size=batch_size,
+            out=out,
+            progress=progress_bar,
+        )
     rows, size = table.vectors.shape
     typer.echo(f"{out}: {rows} {'windows' if per_window else 'videos'}, {size} values each")
     report_skipped(table.skipped)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from covid_cmsf.cli import compare, finetune, transfer, unlabeled
+from covid_cmsf.cli import compare, finetune, low_shot, transfer, unlabeled
 from covid_cmsf.cli.finetune import train_and_print
 from covid_cmsf.cli.options import (
     AllowSharedSources,
@@ -193,6 +193,7 @@ def knn(
     report_skipped(loaded.skipped)
 
 
+app.command("low-shot")(low_shot.low_shot)
 app.command()(finetune.finetune)
 app.command()(transfer.transfer)
 app.command()(unlabeled.neighbors)
@@ -271,22 +272,27 @@ def baselines(
     covid-cmsf evaluate baselines CLIPS
     """
     from contextlib import nullcontext
-    from tempfile import TemporaryDirectory
+    from tempfile import TemporaryDirectory, gettempdir
 
     from covid_cmsf.clips import open_clips
     from covid_cmsf.devices import choose_device
-    from covid_cmsf.evaluation.baselines import create_baseline_models, evaluate_baselines
-    from covid_cmsf.evaluation.preflight import check_measurements, check_result_file, split_table
+    from covid_cmsf.evaluation.baselines import check_baselines, create_baseline_models, evaluate_baselines
+    from covid_cmsf.evaluation.preflight import check_out_folder, check_result_file
     from covid_cmsf.evaluation.render import baselines_table
     from covid_cmsf.logs import progress_bar
-    from covid_cmsf.preflight import raise_problems
+    from covid_cmsf.preflight import attempt, raise_problems
 
-    opened = open_clips(clips)
     problems = [] if out is None else check_result_file(out)
-    videos = split_table(opened, split)
-    raise_problems(
-        [*problems, *check_measurements(videos, gallery=gallery, query=query, allow_shared_sources=False, linear=True)]
-    )
+    problems += [] if features is None else check_out_folder(features, 0, "the features")
+    compute_device = attempt(problems, lambda: choose_device(device))
+    opened = attempt(problems, lambda: open_clips(clips))
+    if opened is not None:
+        problems += check_baselines(
+            opened, encoder=encoder, protocol=protocol, split=split, gallery=gallery, query=query, seed=seed,
+            folder=features or Path(gettempdir()),
+        )  # fmt: skip
+    raise_problems(problems)
+    assert opened is not None and compute_device is not None
     if features is not None:
         features.mkdir(parents=True, exist_ok=True)
     features_folder = TemporaryDirectory() if features is None else nullcontext(str(features))
@@ -304,7 +310,7 @@ def baselines(
             query=query,
             seed=seed,
             num_workers=workers,
-            device=choose_device(device),
+            device=compute_device,
             on_baseline=advance,
         )
     print_result("baselines", result, baselines_table(result), out, as_json)

@@ -1,5 +1,7 @@
 """`covid-cmsf extract`."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,10 +69,15 @@ def extract(
     from covid_cmsf.evaluation.features.subsets import load_split
     from covid_cmsf.evaluation.render import describe_features
     from covid_cmsf.logs import progress_bar
+    from covid_cmsf.preflight import Problem, attempt, raise_problems
 
-    eval_model, opened = open_model_and_clips(
+    problems: list[Problem] = []
+    open_model, open_data = model_and_clips_openers(
         checkpoint, clips, branch=branch, random=random, modality=modality, seed=seed
     )
+    eval_model, opened = attempt(problems, open_model), attempt(problems, open_data)
+    raise_problems(problems)
+    assert eval_model is not None and opened is not None
     eval_protocol = build_eval_protocol(
         eval_model.metadata,
         protocol=protocol,
@@ -99,17 +106,21 @@ def extract(
     report_skipped(features.skipped)
 
 
-def open_model_and_clips(
+def model_and_clips_openers(
     checkpoint: Path, clips: Path | None, *, branch: str | None, random: str | None, modality: str | None, seed: int
-) -> "tuple[EvalModel, Clips]":
-    """Open the network of the first argument and the clips of the second; with `random` the first names the clips."""
+) -> "tuple[Callable[[], EvalModel], Callable[[], Clips]]":
+    """Return what opens the network of the first argument and the clips of the second; with `random` clips come first.
+
+    Both are tried, so that all problems are told at once.
+    """
     from covid_cmsf.clips import open_clips
     from covid_cmsf.evaluation.features.model import create_random_model, load_eval_model
 
     if random is not None:
         if clips is not None or branch is not None:
             raise ValueError("random weights come from no checkpoint and have no branches: name the clips only")
-        return create_random_model(random, modality=modality or "rgb", seed=seed), open_clips(checkpoint)
+        open_random = partial(create_random_model, random, modality=modality or "rgb", seed=seed)
+        return open_random, partial(open_clips, checkpoint)
     if clips is None:
         raise ValueError("two arguments are needed: a checkpoint and clips")
-    return load_eval_model(checkpoint, branch=branch), open_clips(clips)
+    return partial(load_eval_model, checkpoint, branch=branch), partial(open_clips, clips)

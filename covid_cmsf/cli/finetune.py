@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from covid_cmsf.cli.extract import open_model_and_clips
+from covid_cmsf.cli.extract import model_and_clips_openers
 from covid_cmsf.cli.options import (
     AllowSharedSources,
     Branch,
@@ -99,17 +99,31 @@ def train_and_print(
     from covid_cmsf.devices import choose_device
     from covid_cmsf.evaluation.features.protocol import build_eval_protocol
     from covid_cmsf.evaluation.finetune.config import finetune_config
+    from covid_cmsf.evaluation.finetune.preflight import check_finetune
     from covid_cmsf.evaluation.finetune.run import run_finetune
     from covid_cmsf.evaluation.render import clip_table
     from covid_cmsf.logs import progress_bar
+    from covid_cmsf.preflight import Problem, attempt, raise_problems
 
+    problems: list[Problem] = []
     if out is None:
-        raise ValueError("training on clips needs --out: the folder for its checkpoint, probabilities and result")
-    config = finetune_config(mode, **overrides, seed=seed)
-    eval_model, opened = open_model_and_clips(
+        problems.append(
+            Problem("training on clips needs --out: the folder for its checkpoint, probabilities and result")
+        )
+    config = attempt(problems, lambda: finetune_config(mode, **overrides, seed=seed))
+    compute_device = attempt(problems, lambda: choose_device(device))
+    open_model, open_data = model_and_clips_openers(
         checkpoint, clips, branch=branch, random=random, modality=protocol_options["modality"], seed=seed
     )
-    eval_protocol = build_eval_protocol(eval_model.metadata, **protocol_options, seed=seed)
+    eval_model, opened, eval_protocol = attempt(problems, open_model), attempt(problems, open_data), None
+    if eval_model is not None:
+        metadata = eval_model.metadata
+        eval_protocol = attempt(problems, lambda: build_eval_protocol(metadata, **protocol_options, seed=seed))
+    subset_options: dict[str, Any] = {"split": split, "query": query, "allow_shared_sources": allow_shared_sources}
+    if problems:  # else `run_finetune` checks
+        raise_problems([*problems, *check_finetune(out, config, eval_model, opened, eval_protocol, **subset_options)])
+    assert out is not None and config is not None and compute_device is not None
+    assert eval_model is not None and opened is not None and eval_protocol is not None
     with interrupt_on_sigterm(), progress_bar("epochs", config.epochs) as advance:
         result = run_finetune(
             eval_model,
@@ -117,11 +131,9 @@ def train_and_print(
             out,
             config,
             eval_protocol=eval_protocol,
-            split=split,
-            query=query,
-            allow_shared_sources=allow_shared_sources,
+            **subset_options,
             num_workers=workers,
-            device=choose_device(device),
+            device=compute_device,
             replace=force,
             on_epoch=advance,
         )

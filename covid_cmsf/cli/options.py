@@ -62,7 +62,11 @@ Branch = Annotated[
 ]
 Modality = Annotated[
     str | None,
-    typer.Option("--modality", help="rgb, flow, rgbdiff or frame (center frame, for 2D networks).", show_default=False),
+    typer.Option(
+        "--modality",
+        help="rgb, flow, residual_flow, rgbdiff or frame (center frame, for 2D networks).",
+        show_default=False,
+    ),
 ]
 Length = Annotated[
     int | None, typer.Option("--length", min=1, help="Frames per window; default: as trained.", show_default=False)

@@ -1,12 +1,14 @@
 """`covid-cmsf search`: which of my videos are alike? None of it needs labels."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covid_cmsf.cli import search_page
-from covid_cmsf.cli.options import Device, Force, Json, Seed, Windows, Workers, interrupt_on_sigterm, report_skipped
+from covid_cmsf.cli import search_collection, search_page
+from covid_cmsf.cli.options import Device, Force, Json, Windows, Workers, interrupt_on_sigterm, report_skipped
+from covid_cmsf.cli.search_collection import Csv, Index, SearchModality, StoreOption
 from covid_cmsf.cli.tables import print_rows
 
 if TYPE_CHECKING:
@@ -17,20 +19,14 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Search over videos: similar videos and moments, copies, clusters. Needs no labels.", no_args_is_help=True
 )
-app.command()(search_page.page)
-app.command()(search_page.serve)
-
-Index = Annotated[
-    Path,
-    typer.Argument(
-        metavar="INDEX", help="A folder written by `covid-cmsf search index`, or a project.", show_default=False
+Fuse = Annotated[
+    str | None,
+    typer.Option(
+        "--fuse",
+        metavar="NAME=WEIGHT,...",
+        help="What `fused` adds, and with which weights: image=1,motion=0.3. The others are left out.",
+        show_default=False,
     ),
-]
-SearchModality = Annotated[str, typer.Option("--modality", help="rgb, flow, ..., or fused: all of them.")]
-Csv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
-StoreOption = Annotated[
-    Path | None,
-    typer.Option("--clips", help="The clip store of the videos; default: where it was.", show_default=False),
 ]
 
 
@@ -53,6 +49,7 @@ def index(
         typer.Option("--weights", help="An encoder per modality: run folders or weights files.", show_default=False),
     ] = None,
     windows: Windows = None,
+    fuse: Fuse = None,
     clips: StoreOption = None,
     update: bool = typer.Option(False, "--update", help="Add the videos that the index does not have yet."),
     faiss: bool = typer.Option(False, "--faiss", help="Also for approximate search, above a million windows."),
@@ -70,7 +67,7 @@ def index(
     from covid_cmsf.logs import progress_bar
     from covid_cmsf.search.build import Extraction, add_to_index, index_features, index_videos
     from covid_cmsf.search.encoders import open_encoder
-    from covid_cmsf.search.index import save_index
+    from covid_cmsf.search.index import parse_weights, save_index
     from covid_cmsf.search.project import CLIPS_FOLDER, FEATURES_FOLDER, INDEX_FILE, INDEX_FOLDER, is_project
 
     source, is_features = sources[0], sources[0].is_file()
@@ -86,10 +83,13 @@ def index(
         raise FileNotFoundError(f"no features file, clip store or folder of videos {missing}")
     if not is_features and len(sources) > 1:
         raise ValueError(f"{len(sources)} sources: give one folder, or features files only")
+    fusion = None if fuse is None else parse_weights(fuse)
     extraction = Extraction(device=device, num_workers=workers, progress=progress_bar)
     if update:
-        if is_features or weights or windows:
-            raise ValueError("--update takes a folder of videos or clips only; the index has its own encoders")
+        if is_features or weights or windows or fuse:
+            raise ValueError(
+                "--update takes a folder of videos or clips only; the index has its own encoders and weights"
+            )
         with interrupt_on_sigterm():
             added, skipped = add_to_index(out, source, extraction=extraction)
         typer.echo(f"{out}: {added} videos added")
@@ -105,13 +105,13 @@ def index(
         raise ValueError(f"{source} is no features file: --weights says which encoders embed its videos")
     encoders = [open_encoder(one, num_windows=windows) for one in weights or []]
     if is_features:
-        built, kept = index_features(sources, clips=clips, encoders=encoders)
+        built, kept = index_features(sources, clips=clips, encoders=encoders, weights=fusion)
         save_index(out, built, kept)
         _describe(out, built, kept)
         _add_faiss(out, faiss)
     else:
         with interrupt_on_sigterm():
-            built, skipped = index_videos(source, encoders, out, extraction=extraction)
+            built, skipped = index_videos(source, encoders, out, weights=fusion, extraction=extraction)
         _describe(out, built, {encoder.name: encoder for encoder in encoders})
         _add_faiss(out, faiss)
         report_skipped(skipped)
@@ -152,6 +152,7 @@ def query(
     end: float | None = typer.Option(None, "--end", min=0, help="Seconds: only the query before."),
     top: int = typer.Option(20, "--top", min=1, help="Number of videos."),
     modality: SearchModality = "fused",
+    fuse: Fuse = None,
     as_json: Json = False,
     as_csv: Csv = False,
     html: Path | None = typer.Option(None, "--html", help="Also write a page with pictures.", show_default=False),
@@ -165,14 +166,19 @@ def query(
     \b
     covid-cmsf search query index dance/v_01 --start 12.5 --end 15 --top 5
     covid-cmsf search query index my.mp4 --html results.html
+    covid-cmsf search query index my.mp4 --fuse image=1,motion=0.5
     """
     from covid_cmsf.search.approximate import ApproximateSearch
     from covid_cmsf.search.find import find_videos, open_query
-    from covid_cmsf.search.index import load_index
+    from covid_cmsf.search.index import load_index, parse_weights
 
+    if fuse is not None and modality != "fused":
+        raise ValueError(f"--fuse is for --modality fused, not for {modality}")
+    fusion = None if fuse is None else parse_weights(fuse)
     if html is not None and not html.parent.is_dir():
         raise FileNotFoundError(f"no folder {html.parent} to write {html.name} into")
     opened = load_index(folder)
+    opened = opened if fusion is None else replace(opened, weights=fusion)
     approximate = ApproximateSearch.load(folder, opened) if faiss else None
     asked = open_query(opened, video, start=start, end=end, modality=modality)
     found = find_videos(opened, asked, top=top, modality=modality, approximate=approximate)
@@ -233,113 +239,7 @@ def _write_page(
     typer.echo(f"{path}: {len(found)} results", err=True)
 
 
-@app.command()
-def duplicates(
-    folder: Index,
-    clips: StoreOption = None,
-    shared: bool = typer.Option(False, "--shared", help="Also list videos that only share a part, such as an intro."),
-    as_json: Json = False,
-    as_csv: Csv = False,
-) -> None:
-    """Print copies among the videos: re-encoded, cropped, mirrored, faster, slower, or part of a longer one.
-
-    Embeddings propose pairs, the pictures decide. `contained`: the second is a part of the first.
-
-    \b
-    covid-cmsf search duplicates index
-    """
-    from covid_cmsf.logs import progress_bar
-    from covid_cmsf.search.build import open_pictures
-    from covid_cmsf.search.duplicates import group_copies, search_duplicates
-    from covid_cmsf.search.index import load_index
-    from covid_cmsf.search.thumbnails import read_thumbnails
-
-    opened = load_index(folder)
-    wanted = {video.video_id for video in opened.videos}
-    store = open_pictures(folder, wanted.__contains__, clips=clips)
-    if store is None:
-        raise FileNotFoundError(f"the videos of {folder} are not where they were; name them with --clips")
-    records = {record.video_id: record for record in store.records}
-    missing = sorted(wanted - records.keys())
-    if missing:
-        where = clips or opened.clips_path
-        raise ValueError(f"{len(missing)} videos of {folder} are not in {where}, for example {missing[0]!r}")
-    found = search_duplicates(
-        opened,
-        lambda number: read_thumbnails(store, records[opened.videos[number].video_id]),
-        progress=progress_bar,
-    )
-    rows = [
-        {
-            "kind": one.kind,
-            "first": opened.videos[one.first].video_id,
-            "second": opened.videos[one.second].video_id,
-            "share": round(one.share, 2),
-            "similarity": round(one.similarity, 2),
-            "first_start": one.first_part[0],
-            "first_end": one.first_part[1],
-            "second_start": one.second_part[0],
-            "second_end": one.second_part[1],
-            "speed": round(one.speed, 2),
-            "mirrored": one.mirrored,
-        }
-        for one in found
-        if shared or one.kind != "shared"
-    ]
-    if not (as_json or as_csv):
-        times = ("first_start", "first_end", "second_start", "second_end")
-        rows = [
-            {
-                **{name: row[name] for name in ("kind", "first", "second", "share", "speed", "mirrored")},
-                "seconds of both": "{}-{}, {}-{}".format(*(row[name] for name in times)),
-            }
-            for row in rows
-        ]
-    groups = group_copies(found)
-    title = f"copies: {len(groups)} groups of {sum(map(len, groups))} videos"
-    print_rows(rows, title, as_json=as_json, as_csv=as_csv)
-
-
-@app.command()
-def clusters(
-    folder: Index,
-    number: int | None = typer.Option(None, "--number", min=1, help="Clusters; default: the best separated number."),
-    modality: SearchModality = "fused",
-    seed: Seed = 0,
-    as_json: Json = False,
-    as_csv: Csv = False,
-) -> None:
-    """Print groups of similar videos with their most typical ones. JSON and CSV have all videos and their outlier rank.
-
-    \b
-    covid-cmsf search clusters index --number 10
-    """
-    from covid_cmsf.search.clusters import cluster_videos
-    from covid_cmsf.search.index import load_index
-
-    opened = load_index(folder)
-    clustering = cluster_videos(opened, modality=modality, num_clusters=number, seed=seed)
-    if as_json or as_csv:
-        nearness = dict(clustering.outliers)
-        members = [
-            {"cluster": count, "video": opened.videos[video].video_id, "similarity": round(nearness[video], 4)}
-            for count, cluster in enumerate(clustering.clusters, start=1)
-            for video in cluster.videos
-        ]
-        print_rows(members, "", as_json=as_json, as_csv=as_csv)
-        return
-    rows = [
-        {
-            "cluster": count,
-            "videos": len(cluster.videos),
-            "cohesion": round(cluster.cohesion, 2),
-            "most typical": ", ".join(opened.videos[video].video_id for video in cluster.videos[:3]),
-        }
-        for count, cluster in enumerate(clustering.clusters, start=1)
-    ]
-    print_rows(rows, f"{len(rows)} clusters, separation {clustering.separation:.2f}", as_json=False, as_csv=False)
-    typer.echo("unlike all others: " + _name_outliers(opened, clustering.outliers))
-
-
-def _name_outliers(opened: "SearchIndex", outliers: tuple[tuple[int, float], ...]) -> str:
-    return ", ".join(f"{opened.videos[video].video_id} ({value:.2f})" for video, value in outliers[:3])
+app.command()(search_collection.duplicates)
+app.command()(search_collection.clusters)
+app.command()(search_page.page)
+app.command()(search_page.serve)

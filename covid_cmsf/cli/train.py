@@ -35,7 +35,9 @@ def train(
     clips: ClipsOption = None,
     modality: Annotated[
         str | None,
-        typer.Option("--modality", help="rgb, flow, rgbdiff or frame; default: as in CONFIG.", show_default=False),
+        typer.Option(
+            "--modality", help="rgb, flow, residual_flow, rgbdiff or frame; default: as in CONFIG.", show_default=False
+        ),
     ] = None,
     epochs: Annotated[
         int | None,
@@ -55,8 +57,13 @@ def train(
         typer.Option("--init", help="Run or weights file to start from; default: random.", show_default=False),
     ] = None,
     guide: Annotated[
-        list[Path] | None,
-        typer.Option("--guide", help="Run or weights file of the frozen guide; may be repeated.", show_default=False),
+        list[str] | None,
+        typer.Option(
+            "--guide",
+            help="Run or weights file of the frozen guide, or a network by name: timm:NAME, "
+            "torchvision:NAME?weights=FILE; may be repeated.",
+            show_default=False,
+        ),
     ] = None,
     out: RunFolder = None,
     cache_gb: Annotated[
@@ -117,7 +124,7 @@ def load_run(
     epochs: int | None = None,
     batch_size: int | None = None,
     init: Path | None = None,
-    guides: Sequence[Path] = (),
+    guides: Sequence[str | Path] = (),
     cache_gb: float | None = None,
 ) -> "tuple[TrainConfig, str]":
     """Return the settings of a run and its name: the file's, then these options, then `key=value` overrides."""
@@ -165,11 +172,16 @@ def _set_epochs(values: dict[str, Any], epochs: int) -> None:
     values["schedule"] = {**values.get("schedule", {}), **changed}
 
 
-def _guide_values(template: dict[str, Any], guide: Path) -> dict[str, Any]:
+def _guide_values(template: dict[str, Any], guide: str | Path) -> dict[str, Any]:
     """Return the settings of a guide: those of the configuration, with its weights and, if unset, its modality."""
     from covid_cmsf.models import load_weights
     from covid_cmsf.models.checkpoints.reader import find_checkpoint
+    from covid_cmsf.models.named_networks import named_library
 
+    if named_library(guide) is not None:
+        # What the configuration says about the guide's layer and branch is about guides that are trained here.
+        kept = {key: value for key, value in template.items() if key not in ("layer", "branch")}
+        return {**kept, "weights": str(guide)}
     checkpoint = find_checkpoint(guide)
     values = {**template, "weights": str(checkpoint)}
     if "modality" not in template:
@@ -224,6 +236,10 @@ def cotrain(
         str | None,
         typer.Option("--seeds", help="Repeat everything for each: 0,1,2; default: as in CONFIG.", show_default=False),
     ] = None,
+    splits: Annotated[
+        str | None,
+        typer.Option("--splits", help="Repeat everything per split: 2,3; default: as in CONFIG.", show_default=False),
+    ] = None,
     out: RunFolder = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the stages as a graph, with cost estimates; train nothing.")
@@ -254,22 +270,21 @@ def cotrain(
     options = {"defaults.clips": clips, "defaults.encoder": encoder, "defaults.batch_size": batch_size}
     changes = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     changes += [f"seeds=[{seeds.strip('[]')}]"] if seeds is not None else []
+    changes += [f"splits=[{splits.strip('[]')}]"] if splits is not None else []
     chosen = load_plan(path, [*changes, *(overrides or ())])
     name = config_name("plans", path)
     folder = out or RUNS / name
     console = Console()
     if dry_run:
-        from covid_cmsf.cotrain.display import cost_table, stage_costs, stage_tree
+        from covid_cmsf.cotrain.display import print_costs
         from covid_cmsf.cotrain.executor import select_stages
 
-        _, graphs = prepare_plan(chosen, folder, plan_dir=path.parent, only=only, start=start, parallel=parallel)
-        for stages in graphs:
-            wanted = select_stages(stages, only=only, start=start)
-            stages = [stage for stage in stages if stage.name in wanted] if only or start else stages
-            console.print(stage_tree(stages))
-            console.print(cost_table(stages, stage_costs(stages)))
+        chosen, graphs = prepare_plan(chosen, folder, plan_dir=path.parent, only=only, start=start, parallel=parallel)
+        wanted = select_stages(graphs[0], only=only, start=start)
+        print_costs(chosen.repetitions, [[one for one in stages if one.name in wanted] for stages in graphs], console)
         return
     from covid_cmsf.cotrain.display import stage_bars
+    from covid_cmsf.cotrain.gains import gain_notes, gains_table, read_gains
     from covid_cmsf.cotrain.run import run_plan
     from covid_cmsf.cotrain.table import has_labels, screen_table, table_notes
 
@@ -288,6 +303,11 @@ def cotrain(
     title = f"{name}: {measured}, protocol {chosen.evaluation.protocol}"
     if any(row["done"] for row in rows):
         console.print(screen_table(rows, title, width=console.width))
+        gains = read_gains(folder)
+        if gains:
+            console.print(gains_table(gains, width=console.width))
+            for note in gain_notes(gains):
+                console.print(note, markup=False, highlight=False)
         console.print(f"{folder} has table.md, table.csv, table.json and a folder per stage")
     for note in table_notes(rows):
         console.print(note, markup=False, highlight=False, soft_wrap=True)

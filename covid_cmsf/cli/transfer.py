@@ -62,19 +62,40 @@ def transfer(
     from covid_cmsf.devices import choose_device
     from covid_cmsf.evaluation.features.model import load_eval_model
     from covid_cmsf.evaluation.features.protocol import build_eval_protocol
+    from covid_cmsf.evaluation.preflight import check_out_folder, features_bytes
     from covid_cmsf.evaluation.transfer.benchmark import benchmark_table, run_benchmark
-    from covid_cmsf.evaluation.transfer.factory import is_path, open_datasets
+    from covid_cmsf.evaluation.transfer.factory import check_names, is_path, open_datasets
+    from covid_cmsf.evaluation.transfer.logistic import check_normalization
+    from covid_cmsf.evaluation.transfer.search import check_executor
     from covid_cmsf.logs import progress_bar
+    from covid_cmsf.preflight import Problem, attempt, raise_problems
 
     names = [name.strip() for name in datasets.split(",") if name.strip()]
+    problems: list[Problem] = []
     if not names:
-        raise ValueError(f"no data set is named; choose from {TRANSFER_DATASETS.replace(',', ', ')}")
+        problems.append(Problem(f"no data set is named; choose from {TRANSFER_DATASETS.replace(',', ', ')}"))
+    attempt(problems, lambda: check_normalization(normalize))
+    attempt(problems, lambda: check_executor(executor))
+    compute_device = attempt(problems, lambda: choose_device(device))
+    eval_model, eval_protocol = attempt(problems, lambda: load_eval_model(checkpoint, branch=branch)), None
+    if eval_model is not None:
+        metadata = eval_model.metadata
+        eval_protocol = attempt(problems, lambda: build_eval_protocol(metadata, modality="frame", size=size))
     if root is None and not all(map(is_path, names)):
-        raise ValueError("--root is needed: the folder where torchvision's data sets lie")
-    compute_device = choose_device(device)
-    eval_model = load_eval_model(checkpoint, branch=branch)
-    eval_protocol = build_eval_protocol(eval_model.metadata, modality="frame", size=size)
-    open_sets = open_datasets(names, root or Path(), seed=seed, download=download)
+        problems.append(Problem("--root is needed: the folder where torchvision's data sets lie"))
+        names = [name for name in names if is_path(name)]
+    if download:
+        raise_problems([*problems, *check_out_folder(out, 0, "the results")])  # nothing is fetched in vain
+    open_sets = []
+    for name in names:
+        found = attempt(problems, lambda one=name: open_datasets([one], root or Path(), seed=seed, download=download))  # type: ignore[misc]
+        open_sets += found or []
+    attempt(problems, lambda: check_names(open_sets))
+    num_features = 0 if eval_model is None else int(getattr(eval_model.network, "num_features", 0))
+    num_images = sum(len(one.images.records) for one in open_sets)
+    needed = features_bytes(num_images, num_windows=1, num_features=num_features)
+    raise_problems([*problems, *check_out_folder(out, needed, f"the features of {num_images:,} images")])
+    assert eval_model is not None and eval_protocol is not None and compute_device is not None
     out.mkdir(parents=True, exist_ok=True)
     with interrupt_on_sigterm():
         result = run_benchmark(

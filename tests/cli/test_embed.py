@@ -2,6 +2,11 @@
 
 import builtins
 import csv
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 import covid_cmsf as cc
+from covid_cmsf import embeddings as embeddings_module
 from covid_cmsf.cli.app import app
+from covid_cmsf.evaluation.features.shards import ShardStore
 from tests.evaluation.factories import small_checkpoint
 from tests.factories import moving_square, write_video
 
@@ -59,6 +66,51 @@ def test_windows_have_times_and_unreadable_files_are_listed(folder: Path, tmp_pa
     assert len(rows) == 4 and {row["id"] for row in rows} == {str(video)}
     assert [float(row["start"]) for row in rows] == pytest.approx([0, 0.2, 0.36, 0.56])
     assert all(float(row["end"]) - float(row["start"]) == pytest.approx(6 / 25) for row in rows)
+
+
+# One video per piece, and a long pause after the second, so that the signal hits the middle.
+SLOW = """
+import time
+from covid_cmsf import embeddings
+from covid_cmsf.cli import main
+
+def slowly(self, number, shard, save=embeddings.ShardStore.save):
+    save(self, number, shard)
+    time.sleep(60 if number == 1 else 0)
+
+embeddings.CHUNK, embeddings.ShardStore.save = 1, slowly
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on_and_embeds_no_video_twice(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder / "videos", tmp_path / "videos")
+    args = [tmp_path / "videos", "--weights", folder / "rgb.safetensors", "--per-window", "-o", tmp_path / "killed.csv"]
+    process = subprocess.Popen([sys.executable, "-c", SLOW, "embed", *map(str, args)])
+    pieces = [tmp_path / ".killed.csv.shards" / f"{number:06d}.safetensors" for number in range(2)]
+    deadline = time.monotonic() + 100
+    while not pieces[1].exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait(timeout=30) == -signal.SIGKILL
+    assert pieces[1].exists() and not (tmp_path / "killed.csv").exists()
+    write_video(tmp_path / "videos" / "a" / "v1.mp4", moving_square(20, seed=9))  # replaced: embedded again
+    saved: list[int] = []
+    original = ShardStore.save
+
+    def save(self: ShardStore, number: int, shard: Any) -> None:
+        saved.append(number)
+        original(self, number, shard)
+
+    monkeypatch.setattr(embeddings_module, "CHUNK", 1)
+    monkeypatch.setattr(ShardStore, "save", save)
+    embed(*args)
+    assert saved == [1, 2] and not pieces[0].parent.exists()
+    embed(*args[:-1], tmp_path / "whole.csv")
+    assert (tmp_path / "killed.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
 def test_wrong_use_is_refused_before_anything_is_embedded(

@@ -97,7 +97,7 @@ def test_every_number_has_a_command(features: dict[str, Path]) -> None:
     assert run("evaluate", "fusion", features["rgb"], features["flow"]).exit_code == 0
 
     compared = as_json("evaluate", "compare", features["rgb"], features["flow"])
-    assert [one["metric"] for one in compared["comparisons"]] == ["R@1", "R@5", "R@10", "kNN 16"]
+    assert [one["metric"] for one in compared["comparisons"]] == ["R@1", "R@5", "R@10", "kNN 16", "linear"]
     assert compared["comparisons"][0]["second"] == str(features["flow"])
     table = run("evaluate", "compare", *features.values())
     assert table.exit_code == 0 and "corrected for 2 comparisons" in " ".join(table.output.split())
@@ -204,7 +204,7 @@ from covid_cmsf.cli import main
 
 def slowly(self, number, shard, save=shards_module.ShardStore.save):
     save(self, number, shard)
-    time.sleep(60 if number == 1 else 0)
+    time.sleep(3600 if number == 1 else 0)
 
 extract_module.SHARD_SIZE, shards_module.ShardStore.save = 4, slowly
 main()
@@ -220,11 +220,11 @@ def test_a_killed_command_continues_to_the_same_file(
     args = ["extract", str(weights), str(clips), "--workers", "0", "--out"]
     process = subprocess.Popen([sys.executable, "-c", SLOW, *args, str(tmp_path / "killed")])
     second = tmp_path / ".killed.shards" / "000001.safetensors"
-    deadline = time.monotonic() + 100
-    while not second.exists() and time.monotonic() < deadline:
+    while not second.exists():
+        assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(number)
-    code = process.wait(timeout=30)
+    code = process.wait(timeout=900)
     assert code == (-number if number == signal.SIGKILL else exit_codes.INTERRUPTED)
     assert second.exists() and not (tmp_path / "killed").exists()
     written = second.stat().st_mtime_ns

@@ -1,12 +1,14 @@
 """`covid-cmsf search` from features files to neighbors and clusters."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import covid_cmsf as cc
 from covid_cmsf.cli.app import app
 from covid_cmsf.commands import extract_features
 from covid_cmsf.evaluation.features.file import save_features
@@ -42,6 +44,37 @@ def test_the_most_similar_videos_are_listed_without_the_query(index: Path) -> No
     assert "video,score" in search("query", index, "v4", "--csv") and "most like v4" in search("query", index, "v4")
 
 
+def test_weights_of_the_fusion_are_those_of_the_command_line(index: Path, tmp_path: Path) -> None:
+    def scores(folder: Path, *options: object) -> dict[str, list[float]]:
+        rows = json.loads(search("query", folder, "v4", "--json", *options))
+        return {row["video"]: [row[name] for name in ("score", "rgb", "flow")] for row in rows}
+
+    for score, rgb, flow in scores(index, "--fuse", "rgb=3,flow=1").values():
+        assert score == pytest.approx(0.75 * rgb + 0.25 * flow, abs=2e-4)
+    assert scores(index, "--fuse", "flow=1") == scores(index, "--modality", "flow")
+    search("index", tmp_path / "rgb", tmp_path / "flow", "-o", tmp_path / "weighted", "--fuse", "rgb=3, flow=1")
+    assert scores(tmp_path / "weighted") == scores(index, "--fuse", "rgb=3,flow=1") != scores(index)
+    found = cc.search_videos(index, "v4", weights={"rgb": 3, "flow": 1})
+    assert [one.video_id for one in found] == list(scores(tmp_path / "weighted"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fuse", "rgb"], "'rgb' in 'rgb': write every NAME=WEIGHT once"),
+        (["--fuse", "rgb=1,rgb=2"], "'rgb=2' in 'rgb=1,rgb=2'"),
+        (["--fuse", "rgb=-1"], "weights of 0 or more"),
+        (["--fuse", "rgb=nan"], "weights of 0 or more"),
+        (["--fuse", "rgb=0"], "at least one weight must be above 0"),
+        (["--fuse", "image=1"], "a weight for 'image'; this index has flow, rgb"),
+        (["--fuse", "rgb=1", "--modality", "rgb"], "--fuse is for --modality fused, not for rgb"),
+    ],
+)
+def test_impossible_weights_are_refused(index: Path, options: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        search("query", index, "v4", *options)
+
+
 def test_every_video_is_in_one_cluster(index: Path) -> None:
     rows = json.loads(search("clusters", index, "--number", 2, "--json"))
     assert sorted(row["video"] for row in rows) == [f"v{i}" for i in range(8)]
@@ -60,6 +93,10 @@ def test_wrong_use_is_refused_before_anything_is_written(index: Path, tmp_path: 
         search("index", tmp_path, "-o", tmp_path / "new")
     with pytest.raises(ValueError, match="--out INDEX is missing"):
         search("index", tmp_path / "rgb")
+    with pytest.raises(ValueError, match="a weight for 'image'"):
+        search("index", tmp_path / "rgb", "-o", tmp_path / "new", "--fuse", "image=1")
+    with pytest.raises(ValueError, match="--update takes a folder of videos or clips only"):
+        search("index", tmp_path, "--update", "-o", index, "--fuse", "rgb=1")
     with pytest.raises(FileNotFoundError, match="no features file, clip store or folder of videos"):
         search("index", tmp_path / "absent", "-o", tmp_path / "new")
     with pytest.raises(FileNotFoundError, match="are not where they were; name them with --clips"):
