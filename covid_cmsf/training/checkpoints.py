@@ -10,7 +10,8 @@ an index whose files are complete. The two newest are never removed. A stop afte
 end of that epoch are the same step; the name has both step and epoch, so that neither replaces the other.
 
 A sound checkpoint that the index does not list (the index was lost or damaged, or a kill came before it was written) is
-listed again. A damaged one is left alone: only files that the index lists are ever removed.
+listed again. A damaged one is left alone: only files that the index lists are ever removed. A resumed run also links
+`last.pt` again: one that was killed between its very last checkpoint and the link writes no further checkpoint.
 """
 
 import json
@@ -85,7 +86,7 @@ class Checkpoints:
         entries = [*earlier, entry]
         of_epochs = [one for one in entries if one.kept][-keep:]
         stay = [one for one in entries if one in of_epochs or one in entries[-NEWEST:]]
-        write_text_atomic(self.index, json.dumps([asdict(one) for one in stay], indent=1) + "\n")
+        self._write_index(stay)
         self._link(path)
         for old in {one.file for one in before} - {one.file for one in stay}:
             (self.folder / old).unlink(missing_ok=True)
@@ -115,6 +116,16 @@ class Checkpoints:
             )
         return None
 
+    def repair(self) -> None:
+        """List the newest valid checkpoint in the index and link `last.pt` to it, where a kill came before that."""
+        newest = next((entry for entry in reversed(self.entries()) if self._fault(entry) is None), None)
+        if newest is None:
+            return
+        if newest not in self._read_index():
+            self._write_index(self.entries())
+        if not self.last.is_symlink() or self.last.readlink() != Path(newest.file):
+            self._link(self.folder / newest.file)
+
     def _files(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("step-*.pt") if FILE_NAME.fullmatch(path.name))
 
@@ -128,6 +139,9 @@ class Checkpoints:
             if not self._unlisted:
                 logger.warning("%s is damaged (%s); it is made anew from the checkpoints beside it", self.index, error)
             return []
+
+    def _write_index(self, entries: list[CheckpointEntry]) -> None:
+        write_text_atomic(self.index, json.dumps([asdict(one) for one in entries], indent=1) + "\n")
 
     def _inspect(self, path: Path) -> CheckpointEntry | None:
         """Return the entry of a file that the index does not list; None if the file is damaged."""

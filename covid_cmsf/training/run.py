@@ -83,6 +83,8 @@ def _run_training(
             check_never_trained(folder)
         if values is not None and not accept_changes:
             check_same_config(folder, validate(TrainConfig, values["config"], origin=str(folder)), config)
+        if dist.is_main:
+            checkpoints.repair()
         set_threads(config.runtime, recorded=None if values is None else values.get("threads"))
         components = build_components(config, dist)
         loader = make_loader(components.data, config, dist)

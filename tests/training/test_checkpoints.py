@@ -196,6 +196,29 @@ def test_a_run_whose_index_is_lost_ends_the_same(clips: Path, tmp_path: Path, mo
     assert differing(tmp_path / "whole", tmp_path / "run") == []
 
 
+@pytest.mark.parametrize("killed_in", ["_write_index", "_link"])
+def test_a_kill_after_the_last_checkpoint_leaves_a_run_that_ends_with_it(
+    killed_in: str, clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = make_config(clips)
+    run_training(chosen, tmp_path / "whole")
+    real = getattr(Checkpoints, killed_in)
+
+    def kill_at_the_end(checkpoints: Checkpoints, argument: Any) -> None:
+        if (checkpoints.folder / "step-00000010-epoch-0002.pt").exists():
+            raise KeyboardInterrupt
+        real(checkpoints, argument)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Checkpoints, killed_in, kill_at_the_end)
+        run_training(chosen, tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "last.pt").resolve().name == "step-00000005-epoch-0001.pt"
+    assert run_training(chosen, tmp_path / "run") == "finished"
+    assert differing(tmp_path / "whole", tmp_path / "run") == []
+    listed = json.loads((tmp_path / "run" / "checkpoints" / "index.json").read_text())
+    assert listed[-1]["file"] == "step-00000010-epoch-0002.pt"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_whose_newest_checkpoint_is_damaged_ends_the_same(
