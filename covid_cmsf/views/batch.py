@@ -4,7 +4,7 @@ Shapes: B batch, C channels, T frames, H x W pixels.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +15,23 @@ from covid_cmsf.views.batch_augment import BatchAugment, augment_batch, plan_bat
 from covid_cmsf.views.modalities import Modality
 
 Views = dict[str, Tensor]  # {modality: (B, C, T, H, W)}, (B, C, H, W) for single frames
+
+
+@dataclass(frozen=True)
+class DeferredViews:
+    """The frames of one modality, of all views that have it, and what is still to be done to them on the device.
+
+    Both views are one batch of 2B clips, so that they take the kernel launches of one.
+    """
+
+    frames: Tensor  # uint8 (V * B, T, C, H, W), padded; not in the order of the samples
+    plan: BatchAugment
+    view_numbers: tuple[int, ...]  # the V views: 0 online, 1 target
+
+    def apply(self) -> dict[int, Tensor]:
+        """Return the views by number, made on the current device."""
+        views = augment_batch(self.frames, self.plan).chunk(len(self.view_numbers))
+        return dict(zip(self.view_numbers, views, strict=True))
 
 
 @dataclass(frozen=True)
@@ -34,7 +51,7 @@ class Batch:
     labels: Tensor  # (B,) -1 if unlabeled
     num_replaced: int = 0  # samples of other videos, in place of videos that could not be read
     read_error: str = ""  # the first of those errors
-    deferred: tuple[dict[str, BatchAugment], ...] = ()  # per view: what is still to be done, on the device
+    deferred: dict[str, DeferredViews] = field(default_factory=dict)  # by modality; `views` are empty before `to`
 
     @property
     def online(self) -> Views:
@@ -59,18 +76,23 @@ class Batch:
         """Return the batch with deferred augmentation applied, on its current device."""
         if not self.deferred:
             return self
+        made = {name: waiting.apply() for name, waiting in self.deferred.items()}
         views = tuple(
-            {name: augment_batch(frames, plans[name]) for name, frames in view.items()}
-            for view, plans in zip(self.views, self.deferred, strict=True)
+            {name: by_number[number] for name, by_number in made.items() if number in by_number}
+            for number in range(len(self.views))
         )
-        return replace(self, views=views, deferred=())
+        return replace(self, views=views, deferred={})
 
     def _map_tensors(self, function) -> "Batch":  # type: ignore[no-untyped-def]
         views = tuple({name: function(view) for name, view in pair.items()} for pair in self.views)
-        deferred = tuple(
-            {name: plan.with_tensors(function(plan.numbers), function(plan.rows)) for name, plan in plans.items()}
-            for plans in self.deferred
-        )
+        deferred = {
+            name: replace(
+                waiting,
+                frames=function(waiting.frames),
+                plan=waiting.plan.with_tensors(function(waiting.plan.numbers), function(waiting.plan.rows)),
+            )
+            for name, waiting in self.deferred.items()
+        }
         return replace(
             self,
             views=views,
@@ -96,33 +118,40 @@ class Sample:
 
 def collate(samples: Sequence[Sample], *, modalities: list[Modality], size: int, frame_size: int) -> Batch:
     """Stack samples into a batch; `size` and `frame_size` are the pixels of a view, if augmentation is deferred."""
-    views, deferred = [], []
-    for number, first in enumerate(samples[0].views):
-        clips = {name: [sample.views[number][name] for sample in samples] for name in first}
-        if not samples[0].params:
-            views.append({name: torch.stack(rows) for name, rows in clips.items()})
-            continue
-        levels = [sample.levels for sample in samples]
-        planned = {
-            modality.name: plan_batch(
-                clips[modality.name],
-                [sample.params[number][modality.name] for sample in samples],
-                modality,
-                size=frame_size if modality.single_frame else size,
-                levels=levels,
-            )
-            for modality in modalities
-            if modality.name in clips
-        }
-        views.append({name: frames for name, (frames, _) in planned.items()})
-        deferred.append({name: plan for name, (_, plan) in planned.items()})
+    views: tuple[Views, ...]
+    deferred: dict[str, DeferredViews] = {}
+    if samples[0].params:
+        views = tuple({} for _ in samples[0].views)
+        for modality in modalities:
+            numbers = tuple(number for number, view in enumerate(samples[0].views) if modality.name in view)
+            if numbers:
+                pixels = frame_size if modality.single_frame else size
+                deferred[modality.name] = _defer(samples, modality, numbers, size=pixels)
+    else:
+        views = tuple(
+            {name: torch.stack([sample.views[number][name] for sample in samples]) for name in view}
+            for number, view in enumerate(samples[0].views)
+        )
     read_errors = [sample.read_error for sample in samples if sample.read_error]
     return Batch(
-        views=tuple(views),
+        views=views,
         videos=torch.tensor([sample.video for sample in samples]),
         sources=torch.tensor([sample.source for sample in samples]),
         labels=torch.tensor([sample.label for sample in samples]),
         num_replaced=len(read_errors),
         read_error=read_errors[0] if read_errors else "",
-        deferred=tuple(deferred),
+        deferred=deferred,
     )
+
+
+def _defer(samples: Sequence[Sample], modality: Modality, view_numbers: tuple[int, ...], *, size: int) -> DeferredViews:
+    """Stack the clips of a modality: all samples of the first view, then all of the next."""
+    both = [(sample, number) for number in view_numbers for sample in samples]
+    frames, plan = plan_batch(
+        [sample.views[number][modality.name] for sample, number in both],
+        [sample.params[number][modality.name] for sample, number in both],
+        modality,
+        size=size,
+        levels=[sample.levels for sample, _ in both],
+    )
+    return DeferredViews(frames, plan, view_numbers)

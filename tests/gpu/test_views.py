@@ -17,7 +17,7 @@ from covid_cmsf.views.dataset import SampleKey, ViewDataset
 from covid_cmsf.views.loader import ViewLoader
 from covid_cmsf.views.modalities import COCLR_FLOW, MODALITIES, Modality
 from covid_cmsf.views.pipeline import make_view
-from covid_cmsf.views.presets import get_preset
+from covid_cmsf.views.presets import PAIRINGS, get_preset
 from tests.evaluation.factories import SyntheticClips
 from tests.factories import moving_square
 from tests.pretended_gpu import pretended_gpu
@@ -95,10 +95,38 @@ def paper_batch(num_videos: int, *, pairing: str = "weak_strong") -> Batch:
     return next(ViewLoader(data, batch_size=num_videos).epoch(0))
 
 
-def test_a_batch_of_128_with_a_live_guide_launches_few_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_both_views_are_made_at_once_and_are_those_of_single_clips(pairing: str) -> None:
+    clips = SyntheticClips()
+    data = ViewDataset(clips, clips.records, ViewConfig(length=2, size=24, pairing=pairing), online=["rgb"], defer=True)
+    samples = [data[SampleKey(0, position, position % len(data))] for position in range(2 * len(data))]
+    batch = data.collate_fn()(samples)
+    assert {name: one.view_numbers for name, one in batch.deferred.items()} == {"rgb": (0, 1), "flow": (1,)}
+    made = batch.to("cpu")
+    assert [[*view] for view in made.views] == [["rgb"], ["rgb", "flow"]]
+    for number, views in enumerate(made.views):
+        for name, view in views.items():
+            modality, levels = MODALITIES[name], [sample.levels for sample in samples]
+            twin = torch.stack(
+                [
+                    make_view(
+                        sample.views[number][name].float(),
+                        sample.params[number][name],
+                        modality,
+                        size=24,
+                        levels=sample.levels,
+                    )
+                    for sample in samples
+                ]
+            )
+            assert ((view - twin) / level_of(modality, levels, view)).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_a_batch_of_128_with_a_live_guide_launches_few_kernels(pairing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chunk = 64 * 2 * 3 * 28 * 32 * 4  # two chunks, as for 128 clips of 32 frames with a short edge of 160
     monkeypatch.setattr(batch_ops, "CHUNK_BYTES", chunk)
-    batch = paper_batch(128)
+    batch = paper_batch(128, pairing=pairing)
     with pretended_gpu() as gpu:
         moved = batch.pin_memory().to("cuda")
         assert moved.online["rgb"].is_cuda and set(moved.target) == {"rgb", "flow"}

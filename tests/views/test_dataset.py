@@ -136,7 +136,7 @@ def test_deferred_views_are_finished_to_the_same_values(size: int) -> None:
         next(ViewLoader(dataset(defer=defer, size=size), batch_size=4, num_workers=0).epoch(0))
         for defer in (False, True)
     )
-    assert deferred.online["rgb"].dtype == torch.uint8
+    assert deferred.deferred["rgb"].frames.dtype == torch.uint8 and not any(deferred.views)
     finished = deferred.to("cpu")
     assert torch.equal(direct.videos, finished.videos)
     for one, other in zip(direct.views, finished.views, strict=True):
