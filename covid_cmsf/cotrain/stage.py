@@ -33,6 +33,7 @@ from covid_cmsf.evaluation.retrieval import measure_retrieval
 from covid_cmsf.files import read_text, write_text_atomic
 from covid_cmsf.logs import add_text_file, setup_logging
 from covid_cmsf.training.config import RuntimeConfig, TrainConfig
+from covid_cmsf.training.data import resolve_workers
 from covid_cmsf.training.run import run_training, set_threads
 from covid_cmsf.training.run_dir import write_config
 from covid_cmsf.training.signals import SIGNALS, TORCHRUN_OPTIONS
@@ -75,7 +76,8 @@ def stage_runtime(stage: Stage, slot: str, *, num_processes: int, num_slots: int
         device = slot.partition("#")[0] if num_processes == 1 else slot.partition(":")[0].partition("#")[0]
     cores = len(os.sched_getaffinity(0)) // num_slots
     threads = stage.runtime.threads or max(1, cores // num_processes // 2)
-    return stage.runtime.model_copy(update={"device": device, "threads": threads})
+    workers = resolve_workers(stage.runtime.workers, num_slots=num_slots, num_processes=num_processes)
+    return stage.runtime.model_copy(update={"device": device, "threads": threads, "workers": workers})
 
 
 def evaluation_device(stage: Stage, slot: str) -> str:
@@ -121,7 +123,7 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[st
         eval_protocol=eval_protocol,
         split=evaluation.split or stage.split,
         device=choose_device(device),
-        num_workers=runtime.workers,
+        num_workers=resolve_workers(runtime.workers),
         replace=True,
     )
     result = {
@@ -145,7 +147,7 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[st
         features,
         clips,
         eval_protocol=eval_protocol,
-        num_workers=runtime.workers,
+        num_workers=resolve_workers(runtime.workers),
         device=choose_device(device),
         **subsets,
     )

@@ -177,7 +177,11 @@ class RuntimeConfig(Config):
     """
 
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, ...")
-    workers: int = Field(default=2, ge=0, description="processes that decode and augment; 0: none")
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        default=2,
+        description="processes that decode and augment, per training process; 0: none; auto: its share of the cores, "
+        "less one",
+    )
     threads: int = Field(
         default=0, ge=0, description="threads of the training process; 0: half of its cores, and as before on resuming"
     )

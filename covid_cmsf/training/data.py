@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -97,12 +98,25 @@ def make_loader(data: TrainData, config: TrainConfig, dist: DistributedContext) 
     return ViewLoader(
         data.views,
         batch_size=config.batch_size // dist.world_size,
-        num_workers=config.runtime.workers,
+        num_workers=resolve_workers(config.runtime.workers),
         rank=dist.rank,
         world_size=dist.world_size,
         repeat=config.repeat,
         pin_memory=dist.device.type == "cuda",
     )
+
+
+def resolve_workers(workers: int | Literal["auto"], *, num_slots: int = 1, num_processes: int | None = None) -> int:
+    """Return the number of worker processes; `auto` is this process's share of its cores, less one for itself.
+
+    The cores are shared with the stages in the other slots of a plan, and with the other training processes on this
+    machine (default: those of torchrun).
+    """
+    if workers != "auto":
+        return workers
+    if num_processes is None:
+        num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(0, len(os.sched_getaffinity(0)) // (num_slots * num_processes) - 1)
 
 
 def select_listed(records: Sequence[ClipRecord], chosen: LabelConfig) -> Sequence[ClipRecord]:

@@ -24,7 +24,7 @@ from covid_cmsf.preflight import raise_problems
 from covid_cmsf.training.build import TrainComponents, build_components
 from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.config import GuideConfig, RuntimeConfig, TrainConfig
-from covid_cmsf.training.data import make_loader
+from covid_cmsf.training.data import make_loader, resolve_workers
 from covid_cmsf.training.distributed import DistributedContext, distributed_context
 from covid_cmsf.training.guides import (
     OwnWindows,
@@ -144,7 +144,7 @@ def _compute_cache(
     components: TrainComponents, config: TrainConfig, guide: Guide, num_views: int, dist: DistributedContext
 ) -> Tensor:
     clips, source = components.data.clips, components.data.views
-    size, workers = max(1, config.batch_size // dist.world_size), config.runtime.workers
+    size, workers = max(1, config.batch_size // dist.world_size), resolve_workers(config.runtime.workers)
     if guide.transform is not None:
         windows = OwnWindows(clips, source.records, guide.transform, num_windows=num_views)
         return embed_own_windows(guide, windows, batch_size=size, workers=workers, dist=dist)
@@ -223,7 +223,8 @@ def _cache_key(config: TrainConfig, chosen: GuideConfig, guide: Guide, content: 
 def _log_start(
     components: TrainComponents, config: TrainConfig, train_state: TrainState, folder: Path, dist: DistributedContext
 ) -> None:
-    info = {"device": str(dist.device), "processes": dist.world_size, "from_step": train_state.step}
+    info: dict[str, Any] = {"device": str(dist.device), "processes": dist.world_size, "from_step": train_state.step}
+    info["workers"] = resolve_workers(config.runtime.workers)  # per process
     if dist.device.type == "cuda":
         info["gpu"] = torch.cuda.get_device_name(dist.device)
     log_environment(folder, info)

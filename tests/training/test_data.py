@@ -1,5 +1,6 @@
 """The data of a run: views of chosen modalities, batches for several processes."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.cached import CachedClips
 from covid_cmsf.clips.records import ClipRecord
-from covid_cmsf.training.data import make_loader, open_data
+from covid_cmsf.training.data import make_loader, open_data, resolve_workers
 from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.views.batch import Sample
 from covid_cmsf.views.config import ViewConfig
@@ -23,6 +24,19 @@ def test_all_labels_are_given_by_default(clips: Path) -> None:
     data = open_data(make_config(clips), online=["rgb"], target=["rgb"])
     assert data.labels.tolist() == [record.label for record in data.views.records]
     assert data.num_classes == 3 and len(data.views) == 21
+
+
+@pytest.mark.parametrize(
+    ("cores", "slots", "processes", "workers"), [(1, 1, 1, 0), (2, 1, 1, 1), (16, 1, 2, 7), (16, 2, 2, 3), (2, 1, 4, 0)]
+)
+def test_auto_workers_are_the_cores_that_a_process_has_left(
+    cores: int, slots: int, processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
+    assert resolve_workers("auto", num_slots=slots, num_processes=processes) == workers
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    assert resolve_workers("auto", num_slots=slots) == workers
+    assert resolve_workers(5) == 5 and resolve_workers(0) == 0
 
 
 def samples(clips: Path, online: list[str] | None, target: list[str] | None, *, share: bool = True) -> list[Sample]:

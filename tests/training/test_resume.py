@@ -147,6 +147,17 @@ def test_the_number_of_workers_does_not_change_the_result(
     assert differing(tmp_path / "none", tmp_path / "one") == []
 
 
+def test_auto_workers_change_no_result_and_are_recorded(
+    clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_training(make_config(clips, schedule={"epochs": 1}), tmp_path / "none")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(2))
+    run_training(make_config(clips, schedule={"epochs": 1}, runtime={"workers": "auto"}), tmp_path / "auto")
+    assert differing(tmp_path / "none", tmp_path / "auto") == []
+    recorded = [json.loads((tmp_path / run / "environment.jsonl").read_text())["workers"] for run in ("none", "auto")]
+    assert recorded == [0, 1]
+
+
 @pytest.mark.slow
 def test_a_compiled_run_can_be_stopped_too(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled without a change of code (backend eager), for real compilation takes a minute."""
