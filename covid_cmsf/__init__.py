@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from covid_cmsf.projects.learn import LearnResult
     from covid_cmsf.search.find import FoundVideo, search_videos
     from covid_cmsf.search.index import SearchIndex, load_index
+    from covid_cmsf.sharing.folder import save_pretrained
+    from covid_cmsf.sharing.hub import from_pretrained, push_to_hub
     from covid_cmsf.training.config import TrainConfig
     from covid_cmsf.video_files import VideoFiles, embed, optical_flow
     from covid_cmsf.views.batch import Batch
@@ -110,6 +112,8 @@ _HOME = {
     "covid_cmsf.projects.learn": ["LearnResult"],
     "covid_cmsf.search.find": ["FoundVideo", "search_videos"],
     "covid_cmsf.search.index": ["SearchIndex", "load_index"],
+    "covid_cmsf.sharing.folder": ["save_pretrained"],
+    "covid_cmsf.sharing.hub": ["from_pretrained", "push_to_hub"],
     "covid_cmsf.training.config": ["TrainConfig"],
     "covid_cmsf.video_files": ["VideoFiles", "embed", "optical_flow"],
     "covid_cmsf.views.batch": ["Batch"],
@@ -162,6 +166,7 @@ __all__ = [
     "evaluate_linear",
     "extract_features",
     "freeze_",
+    "from_pretrained",
     "label_positives",
     "learn",
     "list_models",
@@ -174,11 +179,13 @@ __all__ = [
     "nearest",
     "open_clips",
     "optical_flow",
+    "push_to_hub",
     "retrieval",
     "run_plan",
     "save_embeddings",
     "save_encoder",
     "save_features",
+    "save_pretrained",
     "search_videos",
     "train",
 ]

@@ -31,6 +31,7 @@ PACKAGES = [
     "search",
     "cotrain",
     "report",
+    "sharing",
     "projects",
     "engines",
 ]

@@ -24,6 +24,7 @@ PACKAGE_TITLES = {
     "clips": "Clips",
     "views": "Views",
     "models": "Encoders and heads",
+    "sharing": "Sharing encoders",
     "methods": "Losses, memory bank, constraints",
     "training": "Training",
     "evaluation": "Evaluation",

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from covid_cmsf import __version__, exit_codes
-from covid_cmsf.cli import config, data, doctor, embed, evaluate, extract, learn, models, report, search, train
+from covid_cmsf.cli import config, data, doctor, embed, evaluate, extract, learn, models, report, search, sharing, train
 from preprocess.cli import preprocess
 from preprocess.synthetic.cli import demo_videos
 
@@ -40,6 +40,8 @@ app.add_typer(data.clips_app, name="clips")
 app.add_typer(data.views_app, name="views")
 app.add_typer(data.labels_app, name="labels")
 app.add_typer(models.models_app, name="models")
+models.weights_app.command("pack")(sharing.pack)
+models.weights_app.command("push")(sharing.push)
 app.add_typer(models.weights_app, name="weights")
 app.command("train")(train.train)
 app.command("cotrain")(train.cotrain)

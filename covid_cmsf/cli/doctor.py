@@ -68,6 +68,7 @@ OPTIONAL = {
     "lmdb": "CoCLR's LMDB files",
     "msgpack": "CoCLR's LMDB files",
     "ray": "Ray Tune",
+    "huggingface_hub": "sharing encoders",
 }
 CONFLICTING_OPENCV_PACKAGES = ("opencv-python", "opencv-python-headless", "opencv-contrib-python")
 

@@ -28,6 +28,7 @@ ZIP_MAGIC, PICKLE_MAGIC = b"PK\x03\x04", b"\x80"
 # Raised by torch.load on damaged files.
 READ_ERRORS = (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, OSError, struct.error)
 DAMAGED_HINT = "copy or download it again"
+SHARED_WEIGHTS = "model.safetensors"  # in a folder of `save_pretrained`
 OUR_ENTRIES = {"format", "encoder", "state"}  # of a training checkpoint of this package
 
 
@@ -41,10 +42,12 @@ class CheckpointFile:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return the newest checkpoint of a run folder; any other path is returned as it is."""
+    """Return the newest checkpoint of a run folder, or the weights of a shared one; another path as it is."""
     path = Path(path)
     if not path.is_dir():
         return path
+    if (path / SHARED_WEIGHTS).is_file():
+        return path / SHARED_WEIGHTS
     checkpoint = path / "checkpoints" / "last.pt"
     if not checkpoint.is_file():
         raise FileNotFoundError(f"{path} is neither a weights file nor a run folder: it has no checkpoints/last.pt")

@@ -1,0 +1,1 @@
+"""Sharing encoders: a folder of weights, metadata and a model card, and the Hugging Face Hub."""
