@@ -1,12 +1,13 @@
 """PyAV and decord give the same frames, and odd files are handled."""
 
+import math
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from covid_cmsf.clips.decoders import DECODERS, choose_decoder, open_video, valid_fps
+from covid_cmsf.clips.decoders import DECODERS, choose_decoder, header_seconds, open_video, valid_fps
 from tests.factories import moving_square, write_video
 
 
@@ -57,6 +58,41 @@ def test_all_frames_of_a_variable_frame_rate_are_read(tmp_path: Path, decoder: s
     times = [0, 1, 2, 10, 11, 12, 30, 31, 50, 51]
     path = write_video(tmp_path / "a.mkv", moving_square(10), codec="libx264", times=times)
     assert len(all_frames(path, decoder)) == 10
+
+
+@pytest.mark.parametrize(
+    ("codec", "ending"),
+    [("mpeg4", "avi"), ("libx264", "mp4"), ("libx264", "mkv"), ("libx264", "ts"), ("mpeg2video", "mpg")],
+)
+def test_a_cut_has_the_frames_of_the_whole_video_between_its_times(tmp_path: Path, codec: str, ending: str) -> None:
+    path = write_video(tmp_path / f"a.{ending}", moving_square(100), codec=codec)
+    whole = all_frames(path, "av")
+    assert len(whole) == 100
+    for start, end in ((0, 0.4), (0.4, 0.8), (1.04, 1.2), (2.5, 3.12), (3.96, 9), (3, math.inf)):
+        expected = [frame for number, frame in enumerate(whole) if start <= number / 25 < end]
+        with open_video(path) as video:
+            found = list(video.frames(start=start, end=end))
+        assert len(found) == len(expected) and np.array_equal(found, expected), (start, end)
+    with open_video(path) as video:
+        assert list(video.frames(start=5)) == []
+    assert header_seconds(path) == pytest.approx(4, abs=0.2)
+
+
+def test_a_cut_of_a_variable_frame_rate_goes_by_time(tmp_path: Path) -> None:
+    times = [0, 1, 2, 10, 20, 30, 31, 32, 60, 75]  # of 1/25 s
+    path = write_video(tmp_path / "a.mkv", moving_square(10), codec="libx264", times=times)
+    whole = all_frames(path, "av")
+    with open_video(path) as video:
+        assert np.array_equal(list(video.frames(start=0.4, end=1.28)), whole[3:7])
+
+
+def test_decord_has_no_cuts_and_no_video_has_no_length(tmp_path: Path) -> None:
+    pytest.importorskip("decord")
+    path = write_video(tmp_path / "a.avi", moving_square(5))
+    with open_video(path, "decord") as video, pytest.raises(ValueError, match="use the decoder av"):
+        next(video.frames(start=0.1))
+    (tmp_path / "b.avi").write_bytes(b"broken")
+    assert header_seconds(tmp_path / "b.avi") is None
 
 
 @pytest.mark.parametrize("pixel_format", ["yuv444p", "yuv422p"])
