@@ -7,8 +7,10 @@ Shapes: T frames, H x W pixels.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
+from heapq import heappop, heappush
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -148,13 +150,13 @@ class AvReader:
             raise ValueError(f"decoding stopped: {_first_line(error)}") from error
 
     def _decode_between(self, start: float, end: float) -> Iterator[av.VideoFrame]:
-        """Decode the frames at start <= t < end; a frame without a time stamp follows its predecessor by 1/fps."""
+        """Decode the frames at start <= t < end."""
         first = next(self._decode(), None)
         origin = 0 if first is None or first.pts is None else first.pts
         time_base = self._stream.time_base or 1 / self.fps
-        time = -float(1 / self.fps)
-        for frame in self._decode_from(start, origin, time_base):
-            time = time + float(1 / self.fps) if frame.pts is None else float((frame.pts - origin) * time_base)
+        frames = self._decode_from(start, origin, time_base)
+        for frame, pts in sort_time_stamps(frames, origin, ticks=round(1 / (self.fps * time_base))):
+            time = float((pts - origin) * time_base)
             if time >= end:
                 return
             if time >= start:
@@ -220,8 +222,9 @@ class AvReader:
 
 
 SEEK_MARGIN = 1.0  # seconds: an index has the order of decoding, in which a key frame is earlier than it is displayed
-# Others (mpegts, mpeg) have no index: time stamps after a seek may be other ones than when the file is read through.
-INDEXED_FORMATS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi")
+# In others (avi, mpegts, mpeg) time stamps after a seek may be other ones than when the file is read through.
+INDEXED_FORMATS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
+MAX_EXCHANGED = 4  # frames
 SEEK_GAP = 16  # frames; decoding over a smaller gap is cheaper than a seek
 
 
@@ -269,6 +272,27 @@ class DecordReader:
 
     def __exit__(self, *_: object) -> None:
         del self._reader
+
+
+def sort_time_stamps(
+    frames: Iterable[av.VideoFrame], origin: int, *, ticks: int
+) -> Iterator[tuple[av.VideoFrame, int]]:
+    """Yield the frames as they come, with their time stamps in ascending order.
+
+    AVI files with B-frames, as many of UCF-101's, have frames in order with the stamps of close neighbors. A frame
+    without a stamp follows its predecessor by `ticks`; the first one has `origin`.
+    """
+    waiting: deque[av.VideoFrame] = deque()
+    stamps: list[int] = []
+    last = origin - ticks
+    for frame in frames:
+        last = last + ticks if frame.pts is None else frame.pts
+        waiting.append(frame)
+        heappush(stamps, last)
+        if len(waiting) > MAX_EXCHANGED:
+            yield waiting.popleft(), heappop(stamps)
+    while waiting:
+        yield waiting.popleft(), heappop(stamps)
 
 
 def valid_fps(rate: Fraction | None) -> Fraction:

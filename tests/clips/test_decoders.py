@@ -3,11 +3,13 @@
 import math
 import struct
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from covid_cmsf.clips.decoders import DECODERS, choose_decoder, header_seconds, open_video, valid_fps
+from covid_cmsf.clips.decoders import DECODERS, choose_decoder, header_seconds, open_video, sort_time_stamps, valid_fps
 from tests.factories import moving_square, write_video
 
 
@@ -86,6 +88,15 @@ def test_a_cut_of_a_variable_frame_rate_goes_by_time(tmp_path: Path) -> None:
         assert np.array_equal(list(video.frames(start=0.4, end=1.28)), whole[3:7])
 
 
+def test_exchanged_and_missing_time_stamps_are_put_in_order() -> None:
+    found = [1, 3, 4, 2, 6, 7, 5, 9, 10, 8, 12, 13, 11, 15, 14, 17, 16]  # of a clip of UCF-101
+    frames: list[Any] = [SimpleNamespace(pts=pts) for pts in found]
+    timed = list(sort_time_stamps(frames, 1, ticks=1))
+    assert [frame for frame, _ in timed] == frames and [pts for _, pts in timed] == sorted(found)
+    unknown: list[Any] = [SimpleNamespace(pts=None) for _ in range(9)]
+    assert [pts for _, pts in sort_time_stamps(unknown, 0, ticks=3)] == list(range(0, 27, 3))
+
+
 def test_decord_has_no_cuts_and_no_video_has_no_length(tmp_path: Path) -> None:
     pytest.importorskip("decord")
     path = write_video(tmp_path / "a.avi", moving_square(5))
@@ -141,3 +152,15 @@ def test_decoders_give_the_same_frames_of_real_clips(real_videos: Path) -> None:
         # They bundle different releases of FFmpeg, whose MPEG-4 decoders round differently in rare blocks.
         difference = np.abs(first.astype(np.int16) - second)
         assert difference.max() <= 2 and (difference > 0).mean() < 1e-4, path
+
+
+@pytest.mark.real
+def test_cuts_of_real_clips_have_the_frames_between_their_times(real_videos: Path) -> None:
+    paths = sorted(real_videos.glob("*/*.avi"))[::25]
+    assert paths
+    for path in paths:
+        whole = all_frames(path, "av")
+        with open_video(path) as video:
+            found = list(video.frames(start=0.5, end=1.5))
+            expected = [frame for number, frame in enumerate(whole) if 0.5 <= number / video.fps < 1.5]
+        assert np.array_equal(found, expected), path
