@@ -28,13 +28,16 @@ MAX_WARNINGS = 5
 
 
 def preprocess(
-    videos: Path = typer.Argument(..., help="Folder of video files.", show_default=False),
+    videos: Path = typer.Argument(
+        ..., help="Folder of video files, or a list of them: .csv or .jsonl.", show_default=False
+    ),
     out: Path = typer.Option(
         ..., "--out", "-o", help="Folder of the clip store, new or to resume.", show_default=False
     ),
-    layout: str = typer.Option(
-        "folder",
-        help="ucf101, hmdb51, kinetics, folder (<class>/**/video), or flat (no labels).",
+    layout: str | None = typer.Option(
+        None,
+        help="ucf101, hmdb51, kinetics, folder (<class>/**/video), flat (no labels), or list (CSV or JSONL with the "
+        "column file; where wanted id, label, source, subset, start, end); default: folder, or list if VIDEOS is one.",
         rich_help_panel=INPUT_PANEL,
     ),
     splits: Path | None = typer.Option(
@@ -46,9 +49,11 @@ def preprocess(
         None, help="Only these classes, by name: Archery,Diving; default: all.", rich_help_panel=INPUT_PANEL
     ),
     test_fraction: float | None = typer.Option(
-        None, help="Layout folder: fraction of the sources for testing (default 0.25).", rich_help_panel=INPUT_PANEL
+        None,
+        help="Layout folder: fraction of the sources for testing (default 0.25); also of a list without subsets.",
+        rich_help_panel=INPUT_PANEL,
     ),
-    seed: int = typer.Option(0, help="Layout folder: seed of the random split.", rich_help_panel=INPUT_PANEL),
+    seed: int = typer.Option(0, help="Layouts folder and list: seed of the random split.", rich_help_panel=INPUT_PANEL),
     source_pattern: str | None = typer.Option(
         None,
         help="Layouts folder and flat: regular expression on the path whose first group is the source, the footage "
@@ -112,7 +117,7 @@ def preprocess(
         rich_help_panel=RUN_PANEL,
     ),
 ) -> None:
-    """Turn a folder of videos into a clip store: RGB and TV-L1 optical flow, ready for training.
+    """Turn a folder or list of videos into a clip store: RGB and TV-L1 optical flow, ready for training.
 
     Interrupt it at any time and run the same command again to resume. Run the same command in several terminals, or on
     several machines with a shared disk, to divide the work. A video that can't be read is skipped and listed in
@@ -122,9 +127,10 @@ def preprocess(
     covid-cmsf preprocess UCF-101 --layout ucf101 -o clips
     covid-cmsf preprocess UCF-101 --layout ucf101 --classes Archery,Diving -o clips
     covid-cmsf preprocess my_videos --short-edge 160 -o clips
+    covid-cmsf preprocess my_clips.csv --short-edge 160 -o clips
     """
     from preprocess.config import make_store_info, make_worker_configs
-    from preprocess.layouts import scan_collection, select_shard
+    from preprocess.layouts import default_layout, scan_collection, select_shard
     from preprocess.run import PreprocessRun
     from preprocess.store import prepare_store
 
@@ -142,7 +148,7 @@ def preprocess(
     )
     worker_configs = make_worker_configs(info, decoder=decoder, num_workers=workers)
     collection = scan_collection(
-        layout,
+        layout or default_layout(videos),
         videos,
         splits=splits,
         test_fraction=test_fraction,
@@ -150,6 +156,8 @@ def preprocess(
         source_pattern=source_pattern,
         classes=None if classes is None else classes.split(","),
     )
+    if worker_configs[0].decoder == "decord" and any(video.cut_start or video.cut_end for video in collection.videos):
+        raise ValueError("the decoder decord has no exact time stamps to cut by; use --decoder av")
     for warning in collection.warnings:
         logger.warning(warning)
     selected_videos = select_shard(collection.videos, shard)

@@ -3,9 +3,11 @@
 Shapes: N pairs of frames, H x W pixels.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +25,7 @@ from preprocess.flow import FlowBackend, to_gray
 
 CHUNK_SIZE = 16  # frames per batch of the flow backend and per progress message, at most
 CHUNK_PIXELS = CHUNK_SIZE * 1920 * 1088  # so that memory does not grow with the frames' size: 4 frames of 4K, 2 of 8K
+WHOLE = (0.0, math.inf)  # seconds: no cut
 Frame = NDArray[np.uint8]
 Number = TypeVar("Number", np.uint8, np.float32)
 
@@ -52,7 +55,9 @@ class ClipMetadata:
     rgb_sha256: str
     flow_sha256: str
     flow_bound: float  # 0: that of the store
-    header_frames: int  # number of frames according to the file's header, for a warning if it is far off
+    header_frames: (
+        int  # number of frames according to the file's header, for a warning if it is far off; 0: unknown, or a cut
+    )
 
 
 def convert(
@@ -62,19 +67,21 @@ def convert(
     *,
     decoder: str,
     flow: FlowBackend | None,
+    cut: tuple[float, float] = WHOLE,
     on_frames: Callable[[int], None] = lambda count: None,
 ) -> ClipMetadata:
     """Write `targets[modality]` for every modality of the store; StageError if the video can't be converted.
 
-    OSError (a full disk, for example) is not caught: it is not the video's fault. `on_frames` gets the number of
-    frames of each finished chunk.
+    `cut` has start and end of the part to convert, in seconds. `on_frames` gets the number of frames of each finished
+    chunk. OSError (a full disk, for example) is not caught: it is not the video's fault.
     """
     with _open_source(source, decoder) as reader, ExitStack() as open_writers:
         status = source.stat()  # before reading: a change in the meantime is noticed by the next run
-        frames = flow_frames(reader, info)
+        frames = flow_frames(reader, info, cut)
         first = next(frames, None)
         if first is None:
-            raise StageError("decode", "the file has no frames")
+            where = "" if cut == WHOLE else f" from {cut[0]:g} s to {cut[1]:g} s"
+            raise StageError("decode", f"the file has no frames{where}")
         width, height = size = stored_size(first.shape[1], first.shape[0], info.short_edge)
         num_frames = 0
         sinks: list[RgbSink | FlowSink] = []
@@ -83,7 +90,7 @@ def convert(
             sinks.append(RgbSink(open_writers.enter_context(rgb_writer), size))
         if "flow" in info.modalities:
             assert info.flow is not None and flow is not None
-            motion = sample_motion(source, info, decoder=decoder, flow=flow) if info.flow.bound == "auto" else None
+            motion = sample_motion(source, info, cut, decoder=decoder, flow=flow) if info.flow.bound == "auto" else None
             levels = info.flow.choose_levels(width, height, motion)
             flow_crf = max(0, info.quality - FLOW_CRF_OFFSET)
             flow_writer = ClipWriter(
@@ -108,7 +115,7 @@ def convert(
         fps=float(reader.fps),
         width=width,
         height=height,
-        source_sha256=file_sha256(source),
+        source_sha256=_source_sha256(source, status.st_size, status.st_mtime_ns),
         source_bytes=status.st_size,
         source_mtime_ns=status.st_mtime_ns,
         rgb_bytes=sizes.get("rgb", 0),
@@ -116,7 +123,7 @@ def convert(
         rgb_sha256=hashes.get("rgb", ""),
         flow_sha256=hashes.get("flow", ""),
         flow_bound=levels.bound if info.flow is not None and isinstance(info.flow.bound, str) else 0.0,
-        header_frames=reader.header_frames,
+        header_frames=reader.header_frames if cut == WHOLE else 0,
     )
 
 
@@ -147,10 +154,16 @@ class FlowSink:
             self.writer.write_luma(flow_image)
 
 
-def flow_frames(reader: VideoReader, info: StoreInfo) -> Iterator[Frame]:
+@lru_cache(maxsize=16)
+def _source_sha256(source: Path, num_bytes: int, mtime_ns: int) -> str:
+    """Return the SHA-256 of a file; only once for many cuts of a long video."""
+    return file_sha256(source)
+
+
+def flow_frames(reader: VideoReader, info: StoreInfo, cut: tuple[float, float] = WHOLE) -> Iterator[Frame]:
     """Yield the frames at the size that flow is computed at: as stored, or the video's own."""
     native = info.flow is not None and info.flow.size == "native"
-    return stored_frames(reader, short_edge=0 if native else info.short_edge, max_frames=info.max_frames)
+    return stored_frames(reader, short_edge=0 if native else info.short_edge, max_frames=info.max_frames, cut=cut)
 
 
 def resize_flow(flow: NDArray[np.float32], size: tuple[int, int]) -> NDArray[np.float32]:
@@ -164,10 +177,12 @@ def resize_flow(flow: NDArray[np.float32], size: tuple[int, int]) -> NDArray[np.
     )
 
 
-def sample_motion(source: Path, info: StoreInfo, *, decoder: str, flow: FlowBackend) -> NDArray[np.float32]:
-    """Return the flow (N, 2, H, W), in stored pixels, of pairs of frames spread over the whole video."""
+def sample_motion(
+    source: Path, info: StoreInfo, cut: tuple[float, float] = WHOLE, *, decoder: str, flow: FlowBackend
+) -> NDArray[np.float32]:
+    """Return the flow (N, 2, H, W), in stored pixels, of pairs of frames spread over the whole video or cut."""
     with _open_source(source, decoder) as reader:
-        pairs = spread_pairs(map(to_gray, flow_frames(reader, info)))
+        pairs = spread_pairs(map(to_gray, flow_frames(reader, info, cut)))
     if not pairs:
         return np.empty((0, 2, 0, 0), np.float32)
     height, width = pairs[0][0].shape
@@ -189,11 +204,13 @@ def spread_pairs(frames: Iterator[Frame], *, limit: int = 16) -> list[tuple[Fram
     return pairs
 
 
-def stored_frames(reader: VideoReader, *, short_edge: int, max_frames: int) -> Iterator[Frame]:
+def stored_frames(
+    reader: VideoReader, *, short_edge: int, max_frames: int, cut: tuple[float, float] = WHOLE
+) -> Iterator[Frame]:
     """Yield at most `max_frames` frames, resized as in the store: even sizes, all of the first frame's size."""
     size: tuple[int, int] | None = None
     try:
-        for frame in islice(reader.frames(), max_frames or None):
+        for frame in islice(reader.frames(start=cut[0], end=cut[1]), max_frames or None):
             if size is None:
                 size = stored_size(frame.shape[1], frame.shape[0], short_edge)
             yield _resize_or_crop(frame, size, native=short_edge == 0)

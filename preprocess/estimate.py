@@ -8,6 +8,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from covid_cmsf.clips.cuts import cut_times
+from covid_cmsf.clips.decoders import header_seconds
 from covid_cmsf.clips.records import StoreInfo
 from preprocess.convert import StageError, convert
 from preprocess.flow import FlowBackend
@@ -40,7 +42,7 @@ def estimate(
 
     Of each at most `max_frames` frames (0: all), where its header says how many it has.
     """
-    sizes = {video: video.path.stat().st_size if video.path.exists() else 0 for video in videos}
+    sizes = {video: _num_bytes(video) for video in videos}
     by_size = sorted(videos, key=lambda video: (sizes[video], video.video_id))
     count = min(num_samples, len(by_size))
     sample = [by_size[(2 * i + 1) * len(by_size) // (2 * count)] for i in range(count)]
@@ -54,10 +56,10 @@ def estimate(
         for video in sample:
             start = time.perf_counter()
             try:
-                metadata = convert(video.path, targets, limited, decoder=decoder, flow=flow)
+                metadata = convert(video.path, targets, limited, decoder=decoder, flow=flow, cut=cut_times(video))
                 if not metadata.header_frames and metadata.num_frames == limited.max_frames:
                     start = time.perf_counter()
-                    metadata = convert(video.path, targets, info, decoder=decoder, flow=flow)
+                    metadata = convert(video.path, targets, info, decoder=decoder, flow=flow, cut=cut_times(video))
             except StageError:
                 num_failed += 1
                 continue
@@ -76,3 +78,12 @@ def estimate(
         num_sampled=count,
         num_failed=num_failed,
     )
+
+
+def _num_bytes(video: Video) -> float:
+    """Return the size of the file; of a cut, its share of the file's length."""
+    size = video.path.stat().st_size if video.path.exists() else 0
+    if not video.cut_start and not video.cut_end:
+        return size
+    length = header_seconds(video.path)
+    return size * (min(video.cut_end or length, length) - video.cut_start) / length if length else size

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from covid_cmsf import files
+from covid_cmsf.clips.cuts import cut_times
 from covid_cmsf.clips.records import ClipRecord, Failure, StoreInfo, clip_path
 from preprocess.config import WorkerConfig
 from preprocess.layouts import Collection, Video
@@ -119,7 +120,7 @@ class PreprocessRun:
         if retry_failed:
             self._redo |= {video_id: outcome for video_id, outcome in outcomes.items() if isinstance(outcome, Failure)}
         for video in changed_sources(videos, outcomes):
-            logger.warning("%s was changed since it was converted: converting it again", video.path)
+            logger.warning("%s was changed since it was converted: converting it again", video.describe())
             self._redo[video.video_id] = outcomes[video.video_id]
         done_ids = outcomes.keys() - self._redo.keys()
         pending = deque(video for video in videos if video.video_id not in done_ids)
@@ -175,7 +176,7 @@ class PreprocessRun:
         folder.mkdir(parents=True)
         targets: dict[str, Path] = {modality: folder / f"{modality}.mp4" for modality in self._info.modalities}
         self._in_progress[video.video_id] = video, lease
-        pool.submit(Job(video.video_id, video.path, targets))
+        pool.submit(Job(video.video_id, video.path, targets, cut_times(video)))
         return True
 
     def _is_done(self, video: Video) -> bool:
@@ -220,6 +221,7 @@ class PreprocessRun:
                 return self._record_failure(video, "store", f"its name can't be a file name: {error.strerror}")
             raise
         record_fields = {key: value for key, value in asdict(metadata).items() if key != "header_frames"}
+        record_fields |= {"cut_start": video.cut_start, "cut_end": video.cut_end}
         record = ClipRecord(video.video_id, video.source, video.class_name, video.label, **record_fields)
         try:
             self._summary.num_done += self._ledger.write(record)

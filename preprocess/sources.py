@@ -1,8 +1,10 @@
-"""Notice that a source video was replaced after it was converted."""
+"""Notice that a source video was replaced after it was converted, or is to be cut at other times."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
+from covid_cmsf.clips.cuts import cut_times
 from covid_cmsf.clips.records import ClipRecord, Failure
 from covid_cmsf.files import file_sha256
 from preprocess.layouts import Video
@@ -13,13 +15,20 @@ logger = logging.getLogger(__name__)
 def changed_sources(videos: Iterable[Video], outcomes: Mapping[str, ClipRecord | Failure]) -> Iterator[Video]:
     """Yield the converted videos whose file is another one now: by size, else by time and then by SHA-256.
 
+    So is a video whose list has other start and end times now.
+
     A store of an older version does not know size and time: nothing is compared then, as all files would have to be
     read.
     """
-    num_hashed = 0
+    hashes: dict[Path, str] = {}  # a file may have many cuts
     for video in videos:
         record = outcomes.get(video.video_id)
-        if not isinstance(record, ClipRecord) or not record.source_bytes:
+        if not isinstance(record, ClipRecord):
+            continue
+        if cut_times(record) != cut_times(video):
+            yield video
+            continue
+        if not record.source_bytes:
             continue
         try:
             status = video.path.stat()
@@ -28,10 +37,11 @@ def changed_sources(videos: Iterable[Video], outcomes: Mapping[str, ClipRecord |
         if status.st_size != record.source_bytes:
             yield video
         elif status.st_mtime_ns != record.source_mtime_ns:
-            num_hashed += 1
-            if file_sha256(video.path) != record.source_sha256:
+            if video.path not in hashes:
+                hashes[video.path] = file_sha256(video.path)
+            if hashes[video.path] != record.source_sha256:
                 yield video
-    if num_hashed:
+    if hashes:
         logger.info(
-            "%d source videos have another time than when they were converted; their content was compared", num_hashed
+            "%d source videos have another time than when they were converted; their content was compared", len(hashes)
         )

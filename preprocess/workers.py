@@ -23,11 +23,12 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class Job:
-    """One video to convert: its file, and the temporary file of each modality."""
+    """One video to convert: its file, the temporary file of each modality, and the part of the file."""
 
     video_id: str
     source: Path
     targets: Mapping[str, Path]
+    cut: tuple[float, float] = (0.0, float("inf"))  # seconds
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,13 @@ def worker_main(pipe: Connection, worker_config: WorkerConfig, parent: int) -> N
 
         try:
             metadata = convert(
-                job.source, job.targets, info, decoder=worker_config.decoder, flow=flow, on_frames=report_progress
+                job.source,
+                job.targets,
+                info,
+                decoder=worker_config.decoder,
+                flow=flow,
+                cut=job.cut,
+                on_frames=report_progress,
             )
             pipe.send(WorkerMessage(job, metadata=metadata))
         except StageError as error:

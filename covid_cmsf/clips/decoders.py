@@ -6,8 +6,11 @@ bundle different releases of FFmpeg. One shared reformatter converts to RGB, whi
 Shapes: T frames, H x W pixels.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
+from heapq import heappop, heappush
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -33,8 +36,11 @@ class VideoReader(Protocol):
     fps: Fraction
     header_frames: int  # number of frames according to the header, often wrong; 0 if it has none
 
-    def frames(self) -> Iterator[Frames]:
-        """Yield all frames in order as RGB (H, W, 3), rotated upright."""
+    def frames(self, *, start: float = 0.0, end: float = math.inf) -> Iterator[Frames]:
+        """Yield the frames in order as RGB (H, W, 3), rotated upright: all, or those at times start <= t < end.
+
+        Times are in seconds since the first frame.
+        """
         ...
 
     def read_rgb(self, frame_indices: Sequence[int]) -> Frames:
@@ -69,13 +75,29 @@ def open_video(path: Path, decoder: str = "av") -> VideoReader:
     return DecordReader(path) if choose_decoder(decoder) == "decord" else AvReader(path)
 
 
+def header_seconds(path: Path) -> float | None:
+    """Return the length of a video file according to its header; None if it does not say, or can't be read."""
+    try:
+        with AvReader(path) as reader:
+            return reader.header_seconds()
+    except ValueError:
+        return None
+
+
 class AvReader:
     """`VideoReader` on PyAV."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
+        self._open()
+        self._reformatter = VideoReformatter()
+        self.fps = valid_fps(self._stream.average_rate or self._stream.guessed_rate)
+        self.header_frames = int(self._stream.frames)
+
+    def _open(self) -> None:
         try:
             # Metadata of old files may have any encoding: decoding the frames must not fail because of it.
-            self._container = av.open(str(path), metadata_errors="replace")
+            self._container = av.open(str(self._path), metadata_errors="replace")
         except (av.error.FFmpegError, OSError) as error:
             raise ValueError(f"cannot open as a video: {_first_line(error)}") from error
         if not self._container.streams.video:
@@ -87,12 +109,17 @@ class AvReader:
             raise ValueError("no decoder for the codec that the file names")
         self._stream.thread_type = "NONE"
         self._stream.codec_context.thread_count = 1
-        self._reformatter = VideoReformatter()
-        self.fps = valid_fps(self._stream.average_rate or self._stream.guessed_rate)
-        self.header_frames = int(self._stream.frames)
 
-    def frames(self) -> Iterator[Frames]:
-        for frame in self._decode():
+    def header_seconds(self) -> float | None:
+        """Return the length according to the header; None if it does not say."""
+        stream = self._stream
+        if stream.duration and stream.time_base:
+            return float(stream.duration * stream.time_base)
+        return self._container.duration / av.time_base if self._container.duration else None
+
+    def frames(self, *, start: float = 0.0, end: float = math.inf) -> Iterator[Frames]:
+        is_whole = start <= 0 and end == math.inf
+        for frame in self._decode() if is_whole else self._decode_between(start, end):
             if frame.width * frame.height > MAX_PIXELS:
                 raise ValueError(f"frames of {frame.width}x{frame.height} are too large: at most {MAX_PIXELS} pixels")
             yield np.rot90(self._rgb(frame), k=frame.rotation // 90).copy()
@@ -121,6 +148,34 @@ class AvReader:
             yield from self._container.decode(self._stream)
         except (av.error.FFmpegError, OSError) as error:
             raise ValueError(f"decoding stopped: {_first_line(error)}") from error
+
+    def _decode_between(self, start: float, end: float) -> Iterator[av.VideoFrame]:
+        """Decode the frames at start <= t < end."""
+        first = next(self._decode(), None)
+        origin = 0 if first is None or first.pts is None else first.pts
+        time_base = self._stream.time_base or 1 / self.fps
+        frames = self._decode_from(start, origin, time_base)
+        for frame, pts in sort_time_stamps(frames, origin, ticks=round(1 / (self.fps * time_base))):
+            time = float((pts - origin) * time_base)
+            if time >= end:
+                return
+            if time >= start:
+                yield frame
+
+    def _decode_from(self, start: float, origin: int, time_base: Fraction) -> Iterator[av.VideoFrame]:
+        """Decode from a key frame before `start`; from the first frame if seeking might not be exact."""
+        if start > SEEK_MARGIN and self._container.format.name in INDEXED_FORMATS:
+            self._seek(origin + int((start - SEEK_MARGIN) / time_base))
+            frames = self._decode()
+            first = next(frames, None)
+            pts = None if first is None or not first.key_frame else first.pts
+            if first is not None and pts is not None and (pts - origin) * time_base <= start:
+                yield first
+                yield from frames
+                return
+        self._container.close()
+        self._open()
+        yield from self._decode()
 
     def _seek(self, ticks: int) -> None:
         try:
@@ -166,6 +221,10 @@ class AvReader:
         self._container.close()
 
 
+SEEK_MARGIN = 1.0  # seconds: an index has the order of decoding, in which a key frame is earlier than it is displayed
+# In others (avi, mpegts, mpeg) time stamps after a seek may be other ones than when the file is read through.
+INDEXED_FORMATS = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
+MAX_EXCHANGED = 4  # frames
 SEEK_GAP = 16  # frames; decoding over a smaller gap is cheaper than a seek
 
 
@@ -185,7 +244,9 @@ class DecordReader:
         except (decord.DECORDError, RuntimeError) as error:
             raise ValueError(f"cannot open as a video: {_first_line(error)}") from error
 
-    def frames(self) -> Iterator[Frames]:
+    def frames(self, *, start: float = 0.0, end: float = math.inf) -> Iterator[Frames]:
+        if start > 0 or end != math.inf:
+            raise ValueError("decord 0.6 has no exact time stamps to cut by; use the decoder av")
         for number in range(len(self._reader)):
             yield self._batch([number])[0]
 
@@ -211,6 +272,27 @@ class DecordReader:
 
     def __exit__(self, *_: object) -> None:
         del self._reader
+
+
+def sort_time_stamps(
+    frames: Iterable[av.VideoFrame], origin: int, *, ticks: int
+) -> Iterator[tuple[av.VideoFrame, int]]:
+    """Yield the frames as they come, with their time stamps in ascending order.
+
+    AVI files with B-frames, as many of UCF-101's, have frames in order with the stamps of close neighbors. A frame
+    without a stamp follows its predecessor by `ticks`; the first one has `origin`.
+    """
+    waiting: deque[av.VideoFrame] = deque()
+    stamps: list[int] = []
+    last = origin - ticks
+    for frame in frames:
+        last = last + ticks if frame.pts is None else frame.pts
+        waiting.append(frame)
+        heappush(stamps, last)
+        if len(waiting) > MAX_EXCHANGED:
+            yield waiting.popleft(), heappop(stamps)
+    while waiting:
+        yield waiting.popleft(), heappop(stamps)
 
 
 def valid_fps(rate: Fraction | None) -> Fraction:

@@ -62,6 +62,8 @@ class ClipRecord:
     rgb_sha256: str = ""
     flow_sha256: str = ""
     flow_bound: float = 0.0  # pixels: the video's flow is clipped to +-flow_bound; 0: as in store.json
+    cut_start: float = 0.0  # seconds: the part of the original that was converted; both 0: all of it
+    cut_end: float = 0.0  # 0: its end
 
 
 TYPES: dict[str, Any] = {field.name: field.type for field in fields(ClipRecord)}

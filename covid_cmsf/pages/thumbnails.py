@@ -16,6 +16,7 @@ from PIL import Image
 
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.cuts import describe_content
 from covid_cmsf.clips.flow_color import draw_flow
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.logs import progress_bar
@@ -203,7 +204,7 @@ def file_name(wanted: ThumbnailKey, opened: ClipCollections) -> str:
     """Return a file name that is safe for any video id."""
     record = opened.record(wanted)
     assert record is not None
-    text = f"{wanted.clips}\n{wanted.video_id}\n{record.source_sha256}"
+    text = f"{wanted.clips}\n{wanted.video_id}\n{describe_content(record)}"
     return f"{hashlib.sha256(text.encode('utf-8', 'surrogateescape')).hexdigest()[:12]}-{wanted.modality}.webp"
 
 

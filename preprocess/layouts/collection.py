@@ -11,13 +11,22 @@ from covid_cmsf.config import suggest
 
 @dataclass(frozen=True)
 class Video:
-    """One video file of a collection."""
+    """One video file of a collection, or a part of one."""
 
     path: Path
     video_id: str  # "<Class>/<video>"; unique in the collection
     source: str  # footage that sibling clips share
     class_name: str = ""
     label: int = -1
+    cut_start: float = 0.0  # seconds; both 0: the whole file
+    cut_end: float = 0.0  # 0: the end of the file
+
+    def describe(self) -> str:
+        """Return the path, and the times of a cut."""
+        if not self.cut_start and not self.cut_end:
+            return str(self.path)
+        end = f"{self.cut_end:g} s" if self.cut_end else "its end"
+        return f"{self.path} from {self.cut_start:g} s to {end}"
 
 
 @dataclass(frozen=True)

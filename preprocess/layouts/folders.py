@@ -14,8 +14,6 @@ OWN_SOURCE_WARNING = (
 
 def scan_folder(root: Path, *, test_fraction: float, seed: int, source_pattern: str | None) -> Collection:
     """Scan class folders: the first folder below `root` is the class. The split is random, by source, per class."""
-    if not 0 <= test_fraction < 1:
-        raise ValueError(f"the test fraction must be at least 0 and below 1, not {test_fraction}")
     ids = make_video_ids(find_videos(root))
     unclassified = [path for path in ids if len(path.parts) == 1]
     if unclassified:
@@ -25,8 +23,7 @@ def scan_folder(root: Path, *, test_fraction: float, seed: int, source_pattern: 
         Video(root / path, video_id, _source_name(path, video_id, source_pattern), path.parts[0], labels[path.parts[0]])
         for path, video_id in ids.items()
     ]
-    test = _choose_test_sources(videos, test_fraction, seed)
-    split = {video.video_id: "test" if video.source in test else "train" for video in videos}
+    split = split_by_source(videos, test_fraction, seed)
     own_source = source_pattern is None and test_fraction > 0
     return Collection(videos, {"1": split}, [OWN_SOURCE_WARNING] if own_source else [])
 
@@ -52,6 +49,14 @@ def _source_name(path: Path, video_id: str, pattern: str | None) -> str:
     if found is None:
         raise ValueError(f"--source-pattern {pattern!r} matches nothing in {path.as_posix()!r}")
     return found
+
+
+def split_by_source(videos: list[Video], test_fraction: float, seed: int) -> dict[str, str]:
+    """Return {video id: train or test}, drawn at random; videos of one source are in the same subset."""
+    if not 0 <= test_fraction < 1:
+        raise ValueError(f"the test fraction must be at least 0 and below 1, not {test_fraction}")
+    test = _choose_test_sources(videos, test_fraction, seed)
+    return {video.video_id: "test" if video.source in test else "train" for video in videos}
 
 
 def _choose_test_sources(videos: list[Video], fraction: float, seed: int) -> set[str]:

@@ -1,12 +1,15 @@
 """PyAV and decord give the same frames, and odd files are handled."""
 
+import math
 import struct
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from covid_cmsf.clips.decoders import DECODERS, choose_decoder, open_video, valid_fps
+from covid_cmsf.clips.decoders import DECODERS, choose_decoder, header_seconds, open_video, sort_time_stamps, valid_fps
 from tests.factories import moving_square, write_video
 
 
@@ -59,6 +62,50 @@ def test_all_frames_of_a_variable_frame_rate_are_read(tmp_path: Path, decoder: s
     assert len(all_frames(path, decoder)) == 10
 
 
+@pytest.mark.parametrize(
+    ("codec", "ending"),
+    [("mpeg4", "avi"), ("libx264", "mp4"), ("libx264", "mkv"), ("libx264", "ts"), ("mpeg2video", "mpg")],
+)
+def test_a_cut_has_the_frames_of_the_whole_video_between_its_times(tmp_path: Path, codec: str, ending: str) -> None:
+    path = write_video(tmp_path / f"a.{ending}", moving_square(100), codec=codec)
+    whole = all_frames(path, "av")
+    assert len(whole) == 100
+    for start, end in ((0, 0.4), (0.4, 0.8), (1.04, 1.2), (2.5, 3.12), (3.96, 9), (3, math.inf)):
+        expected = [frame for number, frame in enumerate(whole) if start <= number / 25 < end]
+        with open_video(path) as video:
+            found = list(video.frames(start=start, end=end))
+        assert len(found) == len(expected) and np.array_equal(found, expected), (start, end)
+    with open_video(path) as video:
+        assert list(video.frames(start=5)) == []
+    assert header_seconds(path) == pytest.approx(4, abs=0.2)
+
+
+def test_a_cut_of_a_variable_frame_rate_goes_by_time(tmp_path: Path) -> None:
+    times = [0, 1, 2, 10, 20, 30, 31, 32, 60, 75]  # of 1/25 s
+    path = write_video(tmp_path / "a.mkv", moving_square(10), codec="libx264", times=times)
+    whole = all_frames(path, "av")
+    with open_video(path) as video:
+        assert np.array_equal(list(video.frames(start=0.4, end=1.28)), whole[3:7])
+
+
+def test_exchanged_and_missing_time_stamps_are_put_in_order() -> None:
+    found = [1, 3, 4, 2, 6, 7, 5, 9, 10, 8, 12, 13, 11, 15, 14, 17, 16]  # of a clip of UCF-101
+    frames: list[Any] = [SimpleNamespace(pts=pts) for pts in found]
+    timed = list(sort_time_stamps(frames, 1, ticks=1))
+    assert [frame for frame, _ in timed] == frames and [pts for _, pts in timed] == sorted(found)
+    unknown: list[Any] = [SimpleNamespace(pts=None) for _ in range(9)]
+    assert [pts for _, pts in sort_time_stamps(unknown, 0, ticks=3)] == list(range(0, 27, 3))
+
+
+def test_decord_has_no_cuts_and_no_video_has_no_length(tmp_path: Path) -> None:
+    pytest.importorskip("decord")
+    path = write_video(tmp_path / "a.avi", moving_square(5))
+    with open_video(path, "decord") as video, pytest.raises(ValueError, match="use the decoder av"):
+        next(video.frames(start=0.1))
+    (tmp_path / "b.avi").write_bytes(b"broken")
+    assert header_seconds(tmp_path / "b.avi") is None
+
+
 @pytest.mark.parametrize("pixel_format", ["yuv444p", "yuv422p"])
 def test_other_chroma_formats_are_read(tmp_path: Path, pixel_format: str) -> None:
     path = write_video(tmp_path / "a.mkv", moving_square(4), codec="libx264", pixel_format=pixel_format)
@@ -105,3 +152,15 @@ def test_decoders_give_the_same_frames_of_real_clips(real_videos: Path) -> None:
         # They bundle different releases of FFmpeg, whose MPEG-4 decoders round differently in rare blocks.
         difference = np.abs(first.astype(np.int16) - second)
         assert difference.max() <= 2 and (difference > 0).mean() < 1e-4, path
+
+
+@pytest.mark.real
+def test_cuts_of_real_clips_have_the_frames_between_their_times(real_videos: Path) -> None:
+    paths = sorted(real_videos.glob("*/*.avi"))[::25]
+    assert paths
+    for path in paths:
+        whole = all_frames(path, "av")
+        with open_video(path) as video:
+            found = list(video.frames(start=0.5, end=1.5))
+            expected = [frame for number, frame in enumerate(whole) if 0.5 <= number / video.fps < 1.5]
+        assert np.array_equal(found, expected), path

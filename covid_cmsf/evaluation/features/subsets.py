@@ -17,6 +17,7 @@ from torch import Tensor
 
 from covid_cmsf.clips.acceptance import ACCEPTED
 from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.cuts import describe_content
 from covid_cmsf.clips.records import ClipRecord, get_column, read_split, take_records
 
 # N videos
@@ -36,7 +37,7 @@ class VideoTable:
     labels: Tensor  # (N,) int64; -1 when unlabeled
     subsets: tuple[str, ...]  # train, test, val
     class_names: tuple[str, ...]
-    contents: Tensor | None = None  # (N,) int64: equal for equal original files; 0 or None: unknown
+    contents: Tensor | None = None  # (N,) int64: equal for equal original files and cuts; 0 or None: unknown
 
     @classmethod
     def from_records(cls, records: Sequence[ClipRecord], subsets: Sequence[str]) -> "VideoTable":
@@ -48,7 +49,7 @@ class VideoTable:
             labels=torch.tensor([record.label for record in records], dtype=torch.int64),
             subsets=tuple(subsets),
             class_names=tuple(names.get(label, "") for label in range(max(names, default=-1) + 1)),
-            contents=torch.tensor([_content_code(record.source_sha256) for record in records], dtype=torch.int64),
+            contents=torch.tensor([_content_code(describe_content(record)) for record in records], dtype=torch.int64),
         )
 
     def __len__(self) -> int:
@@ -67,11 +68,11 @@ class VideoTable:
         )
 
 
-def _content_code(source_sha256: str) -> int:
+def _content_code(content: str) -> int:
     """Return 8 bytes that stand for a file's hash; two files of a million get the same with probability 3e-8."""
-    if not source_sha256:
+    if not content:
         return 0
-    return int.from_bytes(hashlib.sha256(source_sha256.encode()).digest()[:8], "big", signed=True)
+    return int.from_bytes(hashlib.sha256(content.encode()).digest()[:8], "big", signed=True)
 
 
 def check_video_table(videos: VideoTable, *, location: str) -> None:
