@@ -1,11 +1,13 @@
 """Contrastive and prototype losses, and diagnostics, equal naive loops."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from covid_cmsf.methods.base import PerSampleLoss
 from covid_cmsf.methods.contrastive import (
     contrastive_logits,
     drop_own_key,
@@ -57,6 +59,19 @@ def test_infonce_equals_a_loop_and_cross_entropy(bank: MemoryBank, logits: torch
     assert float(mean_log_loss(logits, positives).mean()) == pytest.approx(slow, rel=1e-5)
     assert float(log_sum_loss(logits, positives).mean()) == pytest.approx(slow, rel=1e-5)
     assert float(F.cross_entropy(logits, torch.zeros(B, dtype=torch.int64))) == pytest.approx(slow, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", [mean_log_loss, log_sum_loss])
+def test_gradients_are_those_of_finite_differences(loss: Callable[..., PerSampleLoss], bank: MemoryBank) -> None:
+    keys, rows = unit(B, D, seed=3), bank.embeddings("target")
+    positives = label_positives(LABELS, bank)
+
+    def mean_loss(online: torch.Tensor) -> torch.Tensor:
+        return loss(contrastive_logits(online, keys.to(online), rows.to(online), temperature=0.5), positives).mean()
+
+    online = unit(B, D, seed=2).double().requires_grad_()
+    # Losses are computed in float32: steps that are large against its rounding.
+    assert torch.autograd.gradcheck(mean_loss, online, eps=5e-3, atol=1e-3, rtol=1e-2)
 
 
 @pytest.mark.parametrize("own_key", [True, False])

@@ -121,6 +121,14 @@ def test_candidates_of_two_guides_are_combined(combine: str) -> None:
         assert found(fast)[i] == w.slow_nearest(w.targets[i], "target", 5, sorted(expected))
 
 
+def test_gradients_are_those_of_finite_differences() -> None:
+    w = Scenario()
+    means, counts = neighbor_mean(w.bank.targets, GuideConstraint("guide", n=7).nearest(w.query, w.bank, 3))
+    online = w.online.double().requires_grad_()
+    # Computed in float32: steps that are large against its rounding.
+    assert torch.autograd.gradcheck(lambda v: mean_shift_loss(v, means, counts).mean(), online, eps=5e-3, atol=1e-3)
+
+
 def test_k_1_is_byol() -> None:
     w = Scenario()
     byol = (2 - 2 * (w.online * w.targets).sum(1)).mean()

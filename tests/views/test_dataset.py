@@ -10,6 +10,7 @@ from covid_cmsf.clips import ClipStore
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.cached import CachedClips
 from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.views import loader as loader_module
 from covid_cmsf.views.batch import Batch
 from covid_cmsf.views.config import ViewConfig
 from covid_cmsf.views.dataset import SampleKey, ViewDataset
@@ -150,6 +151,16 @@ def test_deferred_views_are_finished_to_the_same_values(size: int) -> None:
 def test_batches_do_not_depend_on_the_number_of_workers(num_workers: int) -> None:
     alone = list(ViewLoader(dataset(), batch_size=3, num_workers=0).epoch(1))
     loader = ViewLoader(dataset(), batch_size=3, num_workers=num_workers)
+    for first, second in zip(alone, loader.epoch(1), strict=True):
+        assert_same(first, second)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_batches_do_not_depend_on_how_workers_start(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = list(ViewLoader(dataset(), batch_size=3, num_workers=0).epoch(1))
+    monkeypatch.setattr(loader_module, "worker_start_method", lambda num_workers: method)
+    loader = ViewLoader(dataset(), batch_size=3, num_workers=2)
     for first, second in zip(alone, loader.epoch(1), strict=True):
         assert_same(first, second)
 
