@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -29,20 +30,24 @@ MAX_WARNINGS = 5
 
 def preprocess(
     videos: Path = typer.Argument(
-        ..., help="Folder of video files, or a list of them: .csv or .jsonl.", show_default=False
+        ...,
+        help="Folder of video files, a list of them (.csv, .jsonl), or an archive (.tar, .zip; WebDataset's shards).",
+        show_default=False,
     ),
     out: Path = typer.Option(
         ..., "--out", "-o", help="Folder of the clip store, new or to resume.", show_default=False
     ),
     layout: str | None = typer.Option(
         None,
-        help="ucf101, hmdb51, kinetics, folder (<class>/**/video), flat (no labels), or list (CSV or JSONL with the "
-        "column file; where wanted id, label, source, subset, start, end); default: folder, or list if VIDEOS is one.",
+        help="ucf101, hmdb51, kinetics, ssv2 (Something-Something v2), diving48, folder (<class>/**/video), flat (no "
+        "labels), list (CSV or JSONL with the column file; where wanted id, label, source, subset, start, end), "
+        "archive (tar or zip, also a folder of them), or huggingface (a folder with "
+        "metadata.jsonl); default: folder, or list or archive if VIDEOS is one.",
         rich_help_panel=INPUT_PANEL,
     ),
     splits: Path | None = typer.Option(
         None,
-        help="Split lists: folder of UCF-101 or HMDB-51 lists, or Kinetics CSV. Optional for UCF-101.",
+        help="Split lists: folder of the data set's own lists, or Kinetics CSV. Optional for UCF-101.",
         rich_help_panel=INPUT_PANEL,
     ),
     classes: str | None = typer.Option(
@@ -50,31 +55,48 @@ def preprocess(
     ),
     test_fraction: float | None = typer.Option(
         None,
-        help="Layout folder: fraction of the sources for testing (default 0.25); also of a list without subsets.",
+        help="Layout folder: fraction of the sources for testing (default 0.25); also of a list or archive without "
+        "subsets.",
         rich_help_panel=INPUT_PANEL,
     ),
-    seed: int = typer.Option(0, help="Layouts folder and list: seed of the random split.", rich_help_panel=INPUT_PANEL),
+    seed: int = typer.Option(
+        0, help="Layouts folder, list, archive and huggingface: seed of the random split.", rich_help_panel=INPUT_PANEL
+    ),
     source_pattern: str | None = typer.Option(
         None,
-        help="Layouts folder and flat: regular expression on the path whose first group is the source, the footage "
-        "that several clips were cut from. Clips of one source are never in both train and test.",
+        help="Layouts folder, flat, archive and huggingface: regular expression on the path whose first group is the "
+        "source, the footage that several clips were cut from. Clips of one source are never in both train and test.",
         rich_help_panel=INPUT_PANEL,
     ),
-    decoder: str = typer.Option("auto", help="auto (av), av or decord.", rich_help_panel=INPUT_PANEL),
-    modalities: str = typer.Option("rgb,flow", help="rgb, flow, or both.", rich_help_panel=STORE_PANEL),
+    decoder: str = typer.Option(
+        "auto", help="auto (av), av, decord, torchcodec or torchcodec:cuda.", rich_help_panel=INPUT_PANEL
+    ),
+    modalities: str = typer.Option(
+        "rgb,flow",
+        help="rgb, flow, motion (the motion vectors of the file itself: coarse, at no cost), or several.",
+        rich_help_panel=STORE_PANEL,
+    ),
     short_edge: int = typer.Option(
         0, min=0, help="Resize the short edge to this many pixels; 0 = no resize.", rich_help_panel=STORE_PANEL
     ),
     max_frames: int = typer.Option(
         0, min=0, help="Store only the first frames of each video; 0 = all.", rich_help_panel=STORE_PANEL
     ),
+    fps: float = typer.Option(
+        0.0,
+        min=0,
+        max=240,
+        help="Resample to this many frames per second by time stamps, so that a clip of 32 frames lasts as long in "
+        "every video; 0 = each video's own rate.",
+        rich_help_panel=STORE_PANEL,
+    ),
     quality: int = typer.Option(
         18, min=0, max=51, help="x264 crf of RGB, lower is better; flow: 3 lower.", rich_help_panel=STORE_PANEL
     ),
     flow_backend: str = typer.Option(
         "auto",
-        help="TV-L1 by numba (CPU), numba-fast, torch (GPU) or opencv (reference, slow); or another algorithm: dis, "
-        "farneback, raft (needs --flow-parameters weights=FILE).",
+        help="TV-L1 by numba (CPU), numba-fast, torch (GPU) or opencv (reference, slow); auto: numba or torch, what is "
+        "measured to be faster; or another algorithm: dis, farneback, raft (needs --flow-parameters weights=FILE).",
         rich_help_panel=STORE_PANEL,
     ),
     flow_bound: str = typer.Option(
@@ -117,7 +139,7 @@ def preprocess(
         rich_help_panel=RUN_PANEL,
     ),
 ) -> None:
-    """Turn a folder or list of videos into a clip store: RGB and TV-L1 optical flow, ready for training.
+    """Turn a folder, list or archive of videos into a clip store: RGB and TV-L1 optical flow, ready for training.
 
     Interrupt it at any time and run the same command again to resume. Run the same command in several terminals, or on
     several machines with a shared disk, to divide the work. A video that can't be read is skipped and listed in
@@ -128,25 +150,31 @@ def preprocess(
     covid-cmsf preprocess UCF-101 --layout ucf101 --classes Archery,Diving -o clips
     covid-cmsf preprocess my_videos --short-edge 160 -o clips
     covid-cmsf preprocess my_clips.csv --short-edge 160 -o clips
+    covid-cmsf preprocess shards --layout archive -o clips
     """
     from preprocess.config import make_store_info, make_worker_configs
     from preprocess.layouts import default_layout, scan_collection, select_shard
     from preprocess.run import PreprocessRun
     from preprocess.store import prepare_store
 
-    info = make_store_info(
+    make_info = partial(
+        make_store_info,
         out,
         modalities=modalities,
         short_edge=short_edge,
         max_frames=max_frames,
+        fps=fps,
         quality=quality,
         flow_backend=flow_backend,
         flow_bound=flow_bound,
         flow_size=flow_size,
         flow_parameters=flow_parameters,
         software=f"covid-cmsf {__version__}",
+        workers=workers,
     )
-    worker_configs = make_worker_configs(info, decoder=decoder, num_workers=workers)
+    make_workers = partial(make_worker_configs, decoder=decoder, num_workers=workers)
+    info = make_info()
+    worker_configs = make_workers(info)
     collection = scan_collection(
         layout or default_layout(videos),
         videos,
@@ -156,14 +184,18 @@ def preprocess(
         source_pattern=source_pattern,
         classes=None if classes is None else classes.split(","),
     )
-    if worker_configs[0].decoder == "decord" and any(video.cut_start or video.cut_end for video in collection.videos):
-        raise ValueError("the decoder decord has no exact time stamps to cut by; use --decoder av")
+    has_cuts = any(video.cut_start or video.cut_end for video in collection.videos)
+    if (chosen := worker_configs[0].decoder) != "av" and (has_cuts or fps):
+        raise ValueError(f"the decoder {chosen} has no exact time stamps to cut or resample by; use --decoder av")
     for warning in collection.warnings:
         logger.warning(warning)
     selected_videos = select_shard(collection.videos, shard)
     if estimate:
         _print_estimate(selected_videos, info, worker_configs)
         return
+    if flow_backend == "auto" and (out / "store.json").is_file():  # perhaps begun meanwhile, by another machine
+        info = make_info()
+        worker_configs = make_workers(info)
     info = prepare_store(out, info)
     (out / ".work" / "logs").mkdir(parents=True, exist_ok=True)
     log_handler = add_jsonl_file(out / ".work" / "logs" / f"{os.uname().nodename}-{os.getpid()}.jsonl")

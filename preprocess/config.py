@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import av
+
 from covid_cmsf.clips.decoders import choose_decoder
 from covid_cmsf.clips.flow_codec import size_bound
-from covid_cmsf.clips.records import FlowBound, StoreInfo, read_store_info
+from covid_cmsf.clips.records import MOTION_VECTORS, FlowBound, StoreInfo, read_store_info
 from covid_cmsf.config import Config, load_config, validate
 from preprocess.flow import (
     ALGORITHMS,
@@ -14,10 +16,13 @@ from preprocess.flow import (
     algorithm_name,
     backend_version,
     choose_backend,
+    count_gpus,
     make_flow,
     parameters_class,
     runs_on_device,
 )
+
+WORKERS_PER_GPU = 2
 
 
 @dataclass(frozen=True)
@@ -35,19 +40,25 @@ def make_store_info(
     modalities: str,
     short_edge: int,
     max_frames: int,
+    fps: float = 0.0,
     quality: int,
     flow_backend: str,
     flow_bound: str,
     flow_size: str,
     flow_parameters: str,
     software: str,
+    workers: int | None = None,
 ) -> StoreInfo:
-    """Return the store's settings. With `flow_backend` "auto", an existing store keeps its backend."""
+    """Return the store's settings. With `flow_backend` "auto", an existing store keeps its backend.
+
+    `workers` is how many cores `auto` compares with the GPUs, see `choose_backend`.
+    """
     modality_names = tuple(name.strip() for name in modalities.split(","))
     values = {
         "modalities": modality_names,
         "short_edge": short_edge,
         "max_frames": max_frames,
+        "fps": fps,
         "quality": quality,
         "software": software,
     }
@@ -58,7 +69,7 @@ def make_store_info(
             and (store_flow := read_store_info(out).flow) is not None
         ):
             flow_backend = store_flow.backend
-        backend = choose_backend(flow_backend)
+        backend = choose_backend(flow_backend, workers=workers)
         parameters = parse_flow_parameters(flow_parameters, backend)
         if backend in ALGORITHMS:
             make_flow(backend, parameters)  # missing weights are an error now
@@ -70,6 +81,20 @@ def make_store_info(
             "bound": parse_flow_bound(flow_bound, short_edge),
             "levels": 255,
             "size": flow_size,
+        }
+    if "motion" in modality_names:
+        if flow_bound == "auto" and "flow" not in modality_names:
+            raise ValueError(
+                "--flow-bound auto measures optical flow, and these clips have motion vectors only; use size"
+            )
+        values["motion"] = {
+            "algorithm": MOTION_VECTORS,
+            "backend": "pyav",
+            "version": f"pyav {av.__version__}",
+            "parameters": {},
+            "bound": parse_flow_bound(flow_bound, short_edge),
+            "levels": 255,
+            "size": "native",
         }
     info = validate(StoreInfo, values, origin="preprocess")
     if len(set(info.modalities)) != len(info.modalities):
@@ -106,11 +131,16 @@ def make_store_flow(info: StoreInfo, device: str | None) -> FlowBackend | None:
 
 
 def make_worker_configs(info: StoreInfo, *, decoder: str, num_workers: int) -> list[WorkerConfig]:
-    """Return one configuration per worker; with a backend that runs on GPUs, workers are assigned to them in turn."""
+    """Return one configuration per worker; with a backend that runs on GPUs, workers are assigned to them in turn.
+
+    A GPU gets two workers at most, one of which decodes while the other's flow is computed: each has a CUDA context of
+    its own, which takes about half a gigabyte of the GPU's memory.
+    """
     devices: list[str | None] = [None]
     if info.flow is not None and runs_on_device(info.flow.backend):
-        import torch
-
-        devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())] or ["cpu"]
+        num_gpus = count_gpus()
+        devices = [f"cuda:{index}" for index in range(num_gpus)] or ["cpu"]
+        if num_gpus:
+            num_workers = min(num_workers, WORKERS_PER_GPU * num_gpus)
     name = choose_decoder(decoder)
     return [WorkerConfig(info, name, devices[index % len(devices)]) for index in range(num_workers)]

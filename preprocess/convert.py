@@ -5,8 +5,9 @@ Shapes: N pairs of frames, H x W pixels.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -18,15 +19,18 @@ from numpy.typing import NDArray
 
 from covid_cmsf.clips.decoders import VideoReader, open_video
 from covid_cmsf.clips.flow_codec import FlowLevels, stack_components
-from covid_cmsf.clips.records import StoreInfo
+from covid_cmsf.clips.records import FLOW_MODALITIES, StoreInfo
 from covid_cmsf.files import file_sha256
+from preprocess.archives import Member, copy_member
 from preprocess.encode import FLOW_CRF_OFFSET, ClipWriter
 from preprocess.flow import FlowBackend, to_gray
+from preprocess.motion_vectors import MotionReader
 
 CHUNK_SIZE = 16  # frames per batch of the flow backend and per progress message, at most
 CHUNK_PIXELS = CHUNK_SIZE * 1920 * 1088  # so that memory does not grow with the frames' size: 4 frames of 4K, 2 of 8K
 WHOLE = (0.0, math.inf)  # seconds: no cut
 Frame = NDArray[np.uint8]
+Flow = NDArray[np.float32]
 Number = TypeVar("Number", np.uint8, np.float32)
 
 
@@ -54,10 +58,10 @@ class ClipMetadata:
     flow_bytes: int
     rgb_sha256: str
     flow_sha256: str
+    motion_bytes: int
+    motion_sha256: str
     flow_bound: float  # 0: that of the store
-    header_frames: (
-        int  # number of frames according to the file's header, for a warning if it is far off; 0: unknown, or a cut
-    )
+    header_frames: int  # as many as the file's header promises, for a warning if it is far off; 0: unknown, or a cut
 
 
 def convert(
@@ -75,6 +79,7 @@ def convert(
     `cut` has start and end of the part to convert, in seconds. `on_frames` gets the number of frames of each finished
     chunk. OSError (a full disk, for example) is not caught: it is not the video's fault.
     """
+    moving = [modality for modality in info.modalities if modality in FLOW_MODALITIES]
     with _open_source(source, decoder) as reader, ExitStack() as open_writers:
         status = source.stat()  # before reading: a change in the meantime is noticed by the next run
         frames = flow_frames(reader, info, cut)
@@ -83,28 +88,39 @@ def convert(
             where = "" if cut == WHOLE else f" from {cut[0]:g} s to {cut[1]:g} s"
             raise StageError("decode", f"the file has no frames{where}")
         width, height = size = stored_size(first.shape[1], first.shape[0], info.short_edge)
-        num_frames = 0
-        sinks: list[RgbSink | FlowSink] = []
+        num_frames, fps = 0, stored_fps(reader, info)
+        sinks: list[RgbSink | FlowSink | MotionSink] = []
         if "rgb" in info.modalities:
-            rgb_writer = ClipWriter(targets["rgb"], fps=reader.fps, width=width, height=height, crf=info.quality)
+            rgb_writer = ClipWriter(targets["rgb"], fps=fps, width=width, height=height, crf=info.quality)
             sinks.append(RgbSink(open_writers.enter_context(rgb_writer), size))
-        if "flow" in info.modalities:
-            assert info.flow is not None and flow is not None
-            motion = sample_motion(source, info, cut, decoder=decoder, flow=flow) if info.flow.bound == "auto" else None
-            levels = info.flow.choose_levels(width, height, motion)
-            flow_crf = max(0, info.quality - FLOW_CRF_OFFSET)
-            flow_writer = ClipWriter(
-                targets["flow"], fps=reader.fps, width=width, height=2 * height, crf=flow_crf, tune_psnr=True
+        vectors: MotionReader | None = None
+        if info.quantized is not None:
+            motion = None
+            if info.quantized.bound == "auto":
+                assert flow is not None
+                motion = sample_motion(source, info, cut, decoder=decoder, flow=flow)
+            levels = info.quantized.choose_levels(width, height, motion)
+        flow_crf = max(0, info.quality - FLOW_CRF_OFFSET)
+        for modality in moving:
+            writer = open_writers.enter_context(
+                ClipWriter(targets[modality], fps=fps, width=width, height=2 * height, crf=flow_crf, tune_psnr=True)
             )
-            sinks.append(FlowSink(open_writers.enter_context(flow_writer), flow, levels, size))
+            if modality == "flow":
+                assert flow is not None
+                sinks.append(FlowSink(writer, flow, levels, size))
+            else:
+                vectors = open_writers.enter_context(_open_motion(source))
+                sinks.append(MotionSink(writer, file_motion(vectors, info, cut), levels, size))
         for chunk in _iter_chunks(chain([first], frames), size=chunk_size(first.shape[1], first.shape[0])):
             num_frames += len(chunk)
-            if num_frames == 1 and "flow" in info.modalities:
-                raise StageError("flow", "the video has one frame only; flow needs two")
+            if num_frames == 1 and moving:
+                raise StageError(moving[0], f"the video has one frame only; {moving[0]} needs two")
             for sink in sinks:
                 sink.add(chunk)
             on_frames(len(chunk))
-    num_flow = num_frames - 1 if "flow" in info.modalities else 0
+        if vectors is not None and not vectors.has_vectors:
+            raise StageError("motion", f"the file has no motion vectors that FFmpeg exports: {vectors.codec}")
+    num_flow = num_frames - 1 if moving else 0
     for sink in sinks:
         assert sink.writer.num_frames == (num_frames if isinstance(sink, RgbSink) else num_flow)
     sizes = {modality: targets[modality].stat().st_size for modality in info.modalities}
@@ -112,7 +128,7 @@ def convert(
     return ClipMetadata(
         num_frames=num_frames,
         num_flow=num_flow,
-        fps=float(reader.fps),
+        fps=float(fps),
         width=width,
         height=height,
         source_sha256=_source_sha256(source, status.st_size, status.st_mtime_ns),
@@ -122,8 +138,10 @@ def convert(
         flow_bytes=sizes.get("flow", 0),
         rgb_sha256=hashes.get("rgb", ""),
         flow_sha256=hashes.get("flow", ""),
-        flow_bound=levels.bound if info.flow is not None and isinstance(info.flow.bound, str) else 0.0,
-        header_frames=reader.header_frames if cut == WHOLE else 0,
+        motion_bytes=sizes.get("motion", 0),
+        motion_sha256=hashes.get("motion", ""),
+        flow_bound=levels.bound if info.quantized is not None and isinstance(info.quantized.bound, str) else 0.0,
+        header_frames=round(reader.header_frames * fps / reader.fps) if cut == WHOLE else 0,
     )
 
 
@@ -154,6 +172,43 @@ class FlowSink:
             self.writer.write_luma(flow_image)
 
 
+@contextmanager
+def local_source(path: Path, member: Member | None, folder: Path) -> Iterator[Path]:
+    """Yield the video file; a member of an archive as a temporary file in `folder`, which is then removed."""
+    if member is None:
+        yield path
+        return
+    temporary = folder / f"source{Path(member.name).suffix}"
+    try:
+        try:
+            copy_member(path, member, temporary)
+        except (ValueError, FileNotFoundError, PermissionError) as error:
+            raise StageError("extract", str(error)) from error
+        yield temporary
+    except StageError as error:  # in the words of the archive: the temporary name is another one in every run
+        raise StageError(error.stage, error.reason.replace(str(temporary), f"{path}: {member.name}")) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class MotionSink:
+    """Write the motion vectors of each pair of consecutive frames to the motion file; they come from the file alone."""
+
+    def __init__(self, writer: ClipWriter, motion: Iterator[Flow], levels: FlowLevels, size: tuple[int, int]) -> None:
+        self.writer = writer
+        self._motion, self._levels, self._size = motion, levels, size
+        self._is_first = True
+
+    def add(self, frames: list[Frame]) -> None:
+        count = len(frames) - self._is_first  # the first frame of a video has no predecessor
+        self._is_first = False
+        vectors = list(islice(self._motion, count))
+        if len(vectors) < count:
+            raise StageError("motion", "the decoder of the frames finds more of them than PyAV; use --decoder av")
+        for one in vectors:
+            self.writer.write_luma(stack_components(self._levels.encode(resize_flow(one[None], self._size)))[0])
+
+
 @lru_cache(maxsize=16)
 def _source_sha256(source: Path, num_bytes: int, mtime_ns: int) -> str:
     """Return the SHA-256 of a file; only once for many cuts of a long video."""
@@ -163,7 +218,30 @@ def _source_sha256(source: Path, num_bytes: int, mtime_ns: int) -> str:
 def flow_frames(reader: VideoReader, info: StoreInfo, cut: tuple[float, float] = WHOLE) -> Iterator[Frame]:
     """Yield the frames at the size that flow is computed at: as stored, or the video's own."""
     native = info.flow is not None and info.flow.size == "native"
-    return stored_frames(reader, short_edge=0 if native else info.short_edge, max_frames=info.max_frames, cut=cut)
+    edge = 0 if native else info.short_edge
+    return stored_frames(reader, short_edge=edge, max_frames=info.max_frames, fps=info.fps, cut=cut)
+
+
+def _open_motion(source: Path) -> MotionReader:
+    """Open a video file for its motion vectors; StageError if it can't be read."""
+    try:
+        return MotionReader(source)
+    except (ValueError, FileNotFoundError, PermissionError) as error:
+        raise StageError("open", str(error)) from error
+
+
+def file_motion(reader: MotionReader, info: StoreInfo, cut: tuple[float, float] = WHOLE) -> Iterator[Flow]:
+    """Yield the motion from each stored frame to the next, at the video's own size; StageError if it has none."""
+    motion = reader.motion(start=cut[0], end=cut[1], fps=info.fps)
+    try:
+        yield from islice(motion, max(0, info.max_frames - 1) if info.max_frames else None)
+    except ValueError as error:
+        raise StageError("motion", str(error)) from error
+
+
+def stored_fps(reader: VideoReader, info: StoreInfo) -> Fraction:
+    """Return the frame rate of the stored files: the video's own, or the one that it is resampled to."""
+    return Fraction(info.fps).limit_denominator(100_000) if info.fps else reader.fps
 
 
 def resize_flow(flow: NDArray[np.float32], size: tuple[int, int]) -> NDArray[np.float32]:
@@ -205,12 +283,12 @@ def spread_pairs(frames: Iterator[Frame], *, limit: int = 16) -> list[tuple[Fram
 
 
 def stored_frames(
-    reader: VideoReader, *, short_edge: int, max_frames: int, cut: tuple[float, float] = WHOLE
+    reader: VideoReader, *, short_edge: int, max_frames: int, fps: float = 0.0, cut: tuple[float, float] = WHOLE
 ) -> Iterator[Frame]:
     """Yield at most `max_frames` frames, resized as in the store: even sizes, all of the first frame's size."""
     size: tuple[int, int] | None = None
     try:
-        for frame in islice(reader.frames(start=cut[0], end=cut[1]), max_frames or None):
+        for frame in islice(reader.frames(start=cut[0], end=cut[1], fps=fps), max_frames or None):
             if size is None:
                 size = stored_size(frame.shape[1], frame.shape[0], short_edge)
             yield _resize_or_crop(frame, size, native=short_edge == 0)

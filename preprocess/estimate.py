@@ -11,7 +11,7 @@ import numpy as np
 from covid_cmsf.clips.cuts import cut_times
 from covid_cmsf.clips.decoders import header_seconds
 from covid_cmsf.clips.records import StoreInfo
-from preprocess.convert import StageError, convert
+from preprocess.convert import StageError, convert, local_source
 from preprocess.flow import FlowBackend
 from preprocess.layouts import Video
 
@@ -56,10 +56,11 @@ def estimate(
         for video in sample:
             start = time.perf_counter()
             try:
-                metadata = convert(video.path, targets, limited, decoder=decoder, flow=flow, cut=cut_times(video))
-                if not metadata.header_frames and metadata.num_frames == limited.max_frames:
-                    start = time.perf_counter()
-                    metadata = convert(video.path, targets, info, decoder=decoder, flow=flow, cut=cut_times(video))
+                with local_source(video.path, video.member, Path(folder)) as source:
+                    metadata = convert(source, targets, limited, decoder=decoder, flow=flow, cut=cut_times(video))
+                    if not metadata.header_frames and metadata.num_frames == limited.max_frames:
+                        start = time.perf_counter()
+                        metadata = convert(source, targets, info, decoder=decoder, flow=flow, cut=cut_times(video))
             except StageError:
                 num_failed += 1
                 continue
@@ -68,7 +69,7 @@ def estimate(
             num_frames += metadata.num_frames
             bytes_read += sizes[video] * metadata.num_frames / max(metadata.num_frames, metadata.header_frames)
     if not num_frames:
-        raise ValueError(f"none of the {count} sampled videos can be read, for example {sample[0].path}")
+        raise ValueError(f"none of the {count} sampled videos can be read, for example {sample[0].describe()}")
     scale = sum(sizes.values()) / bytes_read
     return Estimate(
         hours=seconds * scale / num_workers / 3600,
@@ -82,6 +83,8 @@ def estimate(
 
 def _num_bytes(video: Video) -> float:
     """Return the size of the file; of a cut, its share of the file's length."""
+    if video.member is not None:
+        return video.member.num_bytes
     size = video.path.stat().st_size if video.path.exists() else 0
     if not video.cut_start and not video.cut_end:
         return size

@@ -176,7 +176,7 @@ class PreprocessRun:
         folder.mkdir(parents=True)
         targets: dict[str, Path] = {modality: folder / f"{modality}.mp4" for modality in self._info.modalities}
         self._in_progress[video.video_id] = video, lease
-        pool.submit(Job(video.video_id, video.path, targets, cut_times(video)))
+        pool.submit(Job(video.video_id, video.path, targets, cut_times(video), video.member))
         return True
 
     def _is_done(self, video: Video) -> bool:

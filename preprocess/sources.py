@@ -7,6 +7,7 @@ from pathlib import Path
 from covid_cmsf.clips.cuts import cut_times
 from covid_cmsf.clips.records import ClipRecord, Failure
 from covid_cmsf.files import file_sha256
+from preprocess.archives import Member, member_sha256
 from preprocess.layouts import Video
 
 logger = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ def changed_sources(videos: Iterable[Video], outcomes: Mapping[str, ClipRecord |
     A store of an older version does not know size and time: nothing is compared then, as all files would have to be
     read.
     """
-    hashes: dict[Path, str] = {}  # a file may have many cuts
+    hashes: dict[tuple[Path, Member | None], str] = {}  # a file may have many cuts
     for video in videos:
         record = outcomes.get(video.video_id)
         if not isinstance(record, ClipRecord):
@@ -31,17 +32,28 @@ def changed_sources(videos: Iterable[Video], outcomes: Mapping[str, ClipRecord |
         if not record.source_bytes:
             continue
         try:
-            status = video.path.stat()
+            num_bytes, mtime_ns = _size_and_time(video)
         except OSError:
             continue  # it is gone: what was made of it stays
-        if status.st_size != record.source_bytes:
+        if num_bytes != record.source_bytes:
             yield video
-        elif status.st_mtime_ns != record.source_mtime_ns:
-            if video.path not in hashes:
-                hashes[video.path] = file_sha256(video.path)
-            if hashes[video.path] != record.source_sha256:
+        elif mtime_ns != record.source_mtime_ns:
+            key = video.path, video.member
+            if key not in hashes:
+                hashes[key] = (
+                    file_sha256(video.path) if video.member is None else member_sha256(video.path, video.member)
+                )
+            if hashes[key] != record.source_sha256:
                 yield video
     if hashes:
         logger.info(
             "%d source videos have another time than when they were converted; their content was compared", len(hashes)
         )
+
+
+def _size_and_time(video: Video) -> tuple[int, int]:
+    """Return size and modification time; the time of a member is that of its archive."""
+    if video.member is not None:
+        return video.member.num_bytes, video.member.archive_mtime_ns
+    status = video.path.stat()
+    return status.st_size, status.st_mtime_ns

@@ -11,6 +11,7 @@ import os
 import uuid
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from covid_cmsf.clips.names import check_video_ids
 from covid_cmsf.clips.records import (
@@ -69,7 +70,7 @@ def _check_same_config(store: Path, old: StoreInfo, new: StoreInfo) -> StoreInfo
     differences = [
         f"{key} is {old_value!r} in the store, {new_value!r} now"
         for key, (old_value, new_value) in changed.items()
-        if key not in ("software", "flow.version")
+        if key not in ("software", "flow.version", "motion.version")
     ]
     if differences:
         raise ValueError(
@@ -86,6 +87,10 @@ def _check_same_config(store: Path, old: StoreInfo, new: StoreInfo) -> StoreInfo
 def video_key(video_id: str) -> str:
     """Return a hash of the id, which is a valid file name on every file system."""
     return hashlib.sha256(video_id.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _values_sha256(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode("ascii")).hexdigest()
 
 
 class Ledger:
@@ -109,7 +114,8 @@ class Ledger:
         temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
         try:
             with temporary.open("w", encoding="ascii") as file:
-                json.dump({type(outcome).__name__: asdict(outcome)}, file)
+                values = {type(outcome).__name__: asdict(outcome)}
+                json.dump({**values, "sha256": _values_sha256(values)}, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.link(temporary, path)  # unlike a rename, this never replaces
@@ -157,9 +163,14 @@ class Ledger:
     def _read(path: Path) -> ClipRecord | Failure | None:
         try:
             values = json.loads(path.read_text(encoding="ascii"))
+            expected = values.pop("sha256", None)  # None: written by version 0.1.0
+            if expected not in (None, _values_sha256(values)):
+                raise ValueError("its content does not have its SHA-256")
+            outcome = ClipRecord(**values["ClipRecord"]) if "ClipRecord" in values else Failure(**values["Failure"])
         except FileNotFoundError:
             return None
-        outcome = ClipRecord(**values["ClipRecord"]) if "ClipRecord" in values else Failure(**values["Failure"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} is damaged ({error}); remove it, and its video is converted again") from None
         check_video_ids([outcome.video_id], path)
         return outcome
 

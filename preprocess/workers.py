@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from preprocess.archives import Member
 from preprocess.config import WorkerConfig, make_store_flow
 
 DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
@@ -23,12 +24,16 @@ DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class Job:
-    """One video to convert: its file, the temporary file of each modality, and the part of the file."""
+    """One video to convert: its file, the temporary file of each modality, and the part of the file.
+
+    With a `member`, the file is an archive.
+    """
 
     video_id: str
     source: Path
     targets: Mapping[str, Path]
     cut: tuple[float, float] = (0.0, float("inf"))  # seconds
+    member: Member | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,7 @@ def worker_main(pipe: Connection, worker_config: WorkerConfig, parent: int) -> N
     import cv2
     import numpy as np
 
-    from preprocess.convert import StageError, convert
+    from preprocess.convert import StageError, convert, local_source
 
     cv2.setNumThreads(1)
     info = worker_config.info
@@ -181,15 +186,17 @@ def worker_main(pipe: Connection, worker_config: WorkerConfig, parent: int) -> N
             pipe.send(WorkerMessage(job, num_frames=num_frames))
 
         try:
-            metadata = convert(
-                job.source,
-                job.targets,
-                info,
-                decoder=worker_config.decoder,
-                flow=flow,
-                cut=job.cut,
-                on_frames=report_progress,
-            )
+            folder = next(iter(job.targets.values())).parent
+            with local_source(job.source, job.member, folder) as source:
+                metadata = convert(
+                    source,
+                    job.targets,
+                    info,
+                    decoder=worker_config.decoder,
+                    flow=flow,
+                    cut=job.cut,
+                    on_frames=report_progress,
+                )
             pipe.send(WorkerMessage(job, metadata=metadata))
         except StageError as error:
             pipe.send(WorkerMessage(job, failure=(error.stage, error.reason)))

@@ -10,6 +10,7 @@ Meinhardt-Llopis, Facciolo, "TV-L1 Optical Flow Estimation" (IPOL 2013).
 `dis`, `farneback` and `raft` are other algorithms (`other_algorithms.py`). Shapes: N pairs of frames, H x W pixels.
 """
 
+import logging
 import shutil
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +20,7 @@ import numpy as np
 
 from covid_cmsf.config import Config
 from preprocess.flow.base import FlowParameters, to_gray
+from preprocess.flow.measure import measure_backends
 from preprocess.flow.other_algorithms import ALGORITHMS
 
 __all__ = [
@@ -29,12 +31,14 @@ __all__ = [
     "algorithm_name",
     "backend_version",
     "choose_backend",
+    "count_gpus",
     "make_flow",
     "parameters_class",
     "runs_on_device",
     "to_gray",
 ]
 
+logger = logging.getLogger(__name__)
 BACKENDS = ("numba", "numba-fast", "torch", "opencv")  # of TV-L1
 
 
@@ -48,10 +52,20 @@ class FlowBackend(Protocol):
         ...
 
 
-def choose_backend(name: str) -> str:
-    """Return `name` if that backend is available, else ValueError; "auto" is torch with a CUDA GPU, else numba."""
+def choose_backend(name: str, *, workers: int | None = None) -> str:
+    """Return `name` if that backend is available, else ValueError.
+
+    "auto" is numba; on a machine with GPUs it is torch if these are faster than numba on as many cores as `workers`,
+    which is measured, or in any case if that is None.
+    """
     if name == "auto":
-        return "torch" if _has_cuda() else "numba"
+        num_gpus = count_gpus()
+        if workers is None or not num_gpus:
+            return "torch" if num_gpus else "numba"
+        speeds = measure_backends()
+        cores, gpus = speeds["numba"] * workers, speeds["torch"] * num_gpus
+        logger.info("TV-L1 per second: %.0f pairs by %d cores, %.0f by %d GPUs", cores, workers, gpus, num_gpus)
+        return "torch" if gpus > cores else "numba"
     if name not in (*BACKENDS, *ALGORITHMS):
         raise ValueError(f"unknown flow backend {name!r}; choose from auto, {', '.join((*BACKENDS, *ALGORITHMS))}")
     if name == "opencv" and not hasattr(cv2, "optflow"):
@@ -127,10 +141,10 @@ def make_flow(backend: str, parameters: Config | None = None, *, device: str | N
     return OpenCVFlow(parameters)
 
 
-def _has_cuda() -> bool:
-    """Return whether torch can use CUDA; import torch (slow, much memory) only if there is an NVIDIA driver."""
+def count_gpus() -> int:
+    """Return how many GPUs torch can use; import torch (slow, much memory) only if there is an NVIDIA driver."""
     if not any(Path("/dev").glob("nvidia[0-9]*")) and shutil.which("nvidia-smi") is None:
-        return False
+        return 0
     import torch
 
-    return torch.cuda.is_available()
+    return torch.cuda.device_count()  # opens no CUDA context

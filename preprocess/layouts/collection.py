@@ -1,17 +1,20 @@
 """The result of scanning a layout, and functions that several layouts share."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from covid_cmsf.clips.names import escape_name
 from covid_cmsf.config import suggest
+from covid_cmsf.files import read_json
+from preprocess.archives import ENDINGS, Member
 
 
 @dataclass(frozen=True)
 class Video:
-    """One video file of a collection, or a part of one."""
+    """One video file of a collection, or a part of one, or a member of an archive."""
 
     path: Path
     video_id: str  # "<Class>/<video>"; unique in the collection
@@ -20,9 +23,12 @@ class Video:
     label: int = -1
     cut_start: float = 0.0  # seconds; both 0: the whole file
     cut_end: float = 0.0  # 0: the end of the file
+    member: Member | None = None  # of the archive at `path`; None: `path` is the video
 
     def describe(self) -> str:
-        """Return the path, and the times of a cut."""
+        """Return the path, and the member of an archive or the times of a cut."""
+        if self.member is not None:
+            return f"{self.path}: {self.member.name}"
         if not self.cut_start and not self.cut_end:
             return str(self.path)
         end = f"{self.cut_end:g} s" if self.cut_end else "its end"
@@ -49,10 +55,14 @@ def escape_names(collection: Collection) -> Collection:
         )
         for video in collection.videos
     ]
-    taken: dict[str, Path] = {}
+    taken: dict[str, Video] = {}
     for video in videos:
-        if (other := taken.setdefault(video.video_id, video.path)) != video.path:
-            raise ValueError(f"{video.path} and {other} would both have the id {video.video_id!r}; rename one of them")
+        other = taken.setdefault(video.video_id, video)
+        if (other.path, other.member) != (video.path, video.member):
+            raise ValueError(
+                f"{video.describe()} and {other.describe()} would both have the id {video.video_id!r}; rename one "
+                "of them"
+            )
     splits = {
         name: {escape_name(key): subset for key, subset in one.items()} for name, one in collection.splits.items()
     }
@@ -94,6 +104,17 @@ def read_lines(path: Path) -> list[str]:
     return [line.strip("\r") for line in text.split("\n") if line.strip()]
 
 
+def read_json_rows(path: Path, *keys: str) -> list[dict[str, Any]]:
+    """Return a JSON list of objects; ValueError with its number for one that lacks a key."""
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise ValueError(f"{path} is not a list of objects with {', '.join(keys)}")
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict) or not all(row.get(key) not in (None, "") for key in keys):
+            raise ValueError(f"{path}: entry {number} is {str(row)[:60]}; it needs {', '.join(keys)}")
+    return rows
+
+
 def missing_files_warning(num_listed: int, num_missing: int, where: str) -> list[str]:
     """Return a warning if listed videos are not on disk, else nothing."""
     return [f"{num_missing} of the {num_listed} videos listed in {where} are not on disk"] if num_missing else []
@@ -116,15 +137,21 @@ EXTENSIONS = frozenset(
 
 def find_videos(root: Path) -> list[Path]:
     """Return the sorted paths of the video files below `root`, relative to it; links are followed, cycles ignored."""
+    found = find_files(root, EXTENSIONS)
+    if not found:
+        archives = "; `covid-cmsf preprocess --layout archive` reads its archives" if find_files(root, ENDINGS) else ""
+        raise ValueError(f"no video files below {root} (looked for {' '.join(sorted(EXTENSIONS))}){archives}")
+    return found
+
+
+def find_files(root: Path, endings: frozenset[str]) -> list[Path]:
+    """Return the sorted paths of files with these endings below `root`, as `find_videos` does; perhaps none."""
     if not root.is_dir():
         raise FileNotFoundError(f"no folder of videos at {root}")
-    found = sorted(_walk(root, root.stat(), set()))
-    if not found:
-        raise ValueError(f"no video files below {root} (looked for {' '.join(sorted(EXTENSIONS))})")
-    return [path.relative_to(root) for path in found]
+    return [path.relative_to(root) for path in sorted(_walk(root, root.stat(), set(), endings))]
 
 
-def _walk(folder: Path, status: os.stat_result, seen: set[tuple[int, int]]) -> Iterator[Path]:
+def _walk(folder: Path, status: os.stat_result, seen: set[tuple[int, int]], endings: frozenset[str]) -> Iterator[Path]:
     identity = (status.st_dev, status.st_ino)
     if identity in seen:
         return
@@ -134,8 +161,8 @@ def _walk(folder: Path, status: os.stat_result, seen: set[tuple[int, int]]) -> I
             if entry.name.startswith("."):
                 continue
             if _is_dir(entry):
-                yield from _walk(Path(entry.path), entry.stat(), seen)
-            elif Path(entry.name).suffix.lower() in EXTENSIONS:
+                yield from _walk(Path(entry.path), entry.stat(), seen, endings)
+            elif Path(entry.name).suffix.lower() in endings:
                 yield Path(entry.path)
 
 
@@ -158,3 +185,15 @@ def make_video_ids(paths: list[Path]) -> dict[Path, str]:
         if taken.setdefault(video_id, path) != path:
             raise ValueError(f"{path} and {taken[video_id]} would both have the id {video_id!r}; rename one of them")
     return ids
+
+
+def files_by_name(paths: Iterable[Path]) -> dict[str, Path]:
+    """Return {name without folder and suffix: path}; two files of one name are refused."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        if found.setdefault(path.stem, path) != path:
+            raise ValueError(
+                f"{path} and {found[path.stem]} have the same name, by which the list finds its videos; "
+                "remove or rename one of them"
+            )
+    return found

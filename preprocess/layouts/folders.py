@@ -20,7 +20,7 @@ def scan_folder(root: Path, *, test_fraction: float, seed: int, source_pattern: 
         raise ValueError(f"{root / unclassified[0]} is in no class folder; use the layout `flat` for unlabeled videos")
     labels = make_labels(sorted({path.parts[0] for path in ids}))
     videos = [
-        Video(root / path, video_id, _source_name(path, video_id, source_pattern), path.parts[0], labels[path.parts[0]])
+        Video(root / path, video_id, source_name(path, video_id, source_pattern), path.parts[0], labels[path.parts[0]])
         for path, video_id in ids.items()
     ]
     split = split_by_source(videos, test_fraction, seed)
@@ -32,12 +32,12 @@ def scan_flat(root: Path, *, source_pattern: str | None) -> Collection:
     """Scan unlabeled videos in any folders: label -1, all in the training subset."""
     ids = make_video_ids(find_videos(root))
     videos = [
-        Video(root / path, video_id, _source_name(path, video_id, source_pattern)) for path, video_id in ids.items()
+        Video(root / path, video_id, source_name(path, video_id, source_pattern)) for path, video_id in ids.items()
     ]
     return Collection(videos, {"1": {video.video_id: "train" for video in videos}})
 
 
-def _source_name(path: Path, video_id: str, pattern: str | None) -> str:
+def source_name(path: Path, video_id: str, pattern: str | None) -> str:
     """Return the pattern's first group (or whole match) in the path; without a pattern, the video id."""
     if pattern is None:
         return video_id

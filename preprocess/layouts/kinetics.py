@@ -4,11 +4,10 @@ Files are found by name anywhere below the folder: `<id>_<start>_<end>.mp4` (six
 published videos no longer exist, so rows without a file are counted in a warning.
 """
 
-import csv
-import io
 from pathlib import Path
+from typing import Any
 
-from covid_cmsf.files import read_text
+from covid_cmsf.files import read_csv
 from preprocess.layouts.collection import (
     Collection,
     Video,
@@ -55,7 +54,7 @@ def scan_kinetics(root: Path, splits: Path | None) -> Collection:
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
-    rows = [dict(row) for row in csv.DictReader(io.StringIO(read_text(path), newline=""))]
+    rows: list[dict[Any, str]] = read_csv(path)[1]
     for number, row in enumerate(rows, start=2):
         if not row.get("youtube_id"):
             raise ValueError(f"{path}, row {number}: no youtube_id; columns are {', '.join(map(str, row))}")

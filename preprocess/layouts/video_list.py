@@ -137,7 +137,7 @@ def _read_jsonl(path: Path, mistakes: Mistakes) -> Iterator[Row]:
             continue
         try:
             values = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # ValueError: also for an integer of thousands of digits
             mistakes.add(line, f"not JSON: {error}")
             continue
         if not isinstance(values, dict):

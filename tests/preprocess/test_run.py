@@ -86,22 +86,32 @@ def test_killed_at_any_moment_it_continues_to_the_same_bytes(videos: Path, undis
     assert list((out / ".work" / "tmp").iterdir()) == []
 
 
+def changes(out: Path) -> set[Path]:
+    return {*out.glob(".work/leases/*"), *out.glob(".work/ledger/*/*.json")}
+
+
 @pytest.mark.slow
 def test_several_processes_with_kills_do_each_video_exactly_once(
     videos: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "clips"
+    out, rng = tmp_path / "clips", random.Random(0)
     run = command(videos, out, "--lease-seconds", "1e9")  # a process that is gone is noticed without waiting for it
-    processes = [subprocess.Popen(run, stderr=subprocess.DEVNULL) for _ in range(3)]
-    while not list(out.glob(".work/ledger/*/*.json")):
-        time.sleep(0.05)
-    processes[0].kill()
-    codes = [process.wait(timeout=300) for process in processes]
-    assert codes[0] in (-signal.SIGKILL, 0) and codes[1:] == [exit_codes.SUCCESS] * 2
+    with unfinishable(out):
+        processes = [subprocess.Popen(run, stderr=subprocess.DEVNULL) for _ in range(3)]
+        seen: set[Path] = set(out.glob(".work/leases/*"))
+        for number in range(6):  # each time a video is claimed or recorded, one of the three is killed and replaced
+            while not (new := changes(out) - seen) and len(list(out.glob(".work/ledger/*/*.json"))) < 7:
+                time.sleep(0.002)
+            seen |= new
+            time.sleep(rng.uniform(0, 0.05))
+            processes[number % 3].kill()
+            assert processes[number % 3].wait() == -signal.SIGKILL
+            processes[number % 3] = subprocess.Popen(run, stderr=subprocess.DEVNULL)
+    assert [process.wait(timeout=300) for process in processes] == [exit_codes.SUCCESS] * 3
     assert hash_tree(out) == hash_tree(undisturbed)
     counts = count_done(out)
     # A process killed between recording and logging has done its video without a line in its log.
-    assert set(counts.values()) == {1} and len(counts) >= 7
+    assert set(counts.values()) == {1} and len(counts) >= 2
 
 
 @pytest.mark.slow
@@ -376,7 +386,7 @@ def test_a_foreign_folder_is_not_written_into(videos: Path, tmp_path: Path) -> N
 def test_an_estimate_writes_nothing(videos: Path, tmp_path: Path) -> None:
     result = preprocess(videos, tmp_path / "clips", "--estimate")
     assert result.returncode == exit_codes.SUCCESS
-    number = re.match(r"8 videos: about (\d+) s with 1 workers, about (\d+) kB\n", result.stdout)
+    number = re.match(r"8 videos: about (under 1|\d+) s with 1 workers, about (\d+) kB\n", result.stdout)
     assert number is not None and int(number[2]) > 10, result.stdout
     assert not (tmp_path / "clips").exists()
 

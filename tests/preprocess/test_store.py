@@ -1,5 +1,6 @@
 """The ledger: at most one outcome a video, first come first served."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,29 @@ def test_the_first_outcome_stays(tmp_path: Path) -> None:
     assert not ledger.write(Failure(RECORD.video_id, "decode", "too late"))
     assert ledger.outcome(RECORD.video_id) == RECORD
     assert list(Ledger(tmp_path).outcomes()) == [RECORD]
+
+
+@pytest.mark.parametrize(
+    "change", [(b"25.0", b"29.0"), (b'": ', b'";'), (b"ClipRecord", b"ClipRecorD"), (b"c/odd", b"\xff")]
+)
+def test_a_damaged_outcome_is_refused_by_name(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.write(RECORD)
+    (path,) = tmp_path.glob("??/*.json")
+    path.write_bytes(path.read_bytes().replace(*change, 1))
+    with pytest.raises(ValueError, match=rf"{path.name} is damaged"):
+        ledger.outcomes()
+
+
+def test_an_outcome_without_a_hash_is_read(tmp_path: Path) -> None:
+    """As version 0.1.0 wrote it."""
+    ledger = Ledger(tmp_path)
+    ledger.write(RECORD)
+    (path,) = tmp_path.glob("??/*.json")
+    values = json.loads(path.read_text())
+    del values["sha256"]
+    path.write_text(json.dumps(values))
+    assert ledger.outcomes() == [RECORD]
 
 
 def test_a_failure_can_be_forgotten_and_tried_again(tmp_path: Path) -> None:
