@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.flow_codec import FlowLevels
-from covid_cmsf.clips.records import ClipRecord, StoreInfo, get_column, take_records
+from covid_cmsf.clips.records import FLOW_MODALITIES, ClipRecord, StoreInfo, get_column, take_records
 
 
 class Clips(ABC):
@@ -28,7 +28,7 @@ class Clips(ABC):
 
     records: Sequence[ClipRecord]
     splits: Mapping[str, Mapping[str, str]]  # {"1": {video_id: "train"}}
-    modalities: tuple[str, ...]  # stored modalities: rgb, flow
+    modalities: tuple[str, ...]  # stored modalities: rgb, flow, motion
     flow_bound: float  # pixels: stored flow is clipped to +-flow_bound; 0: it differs between videos
     num_flow_levels: Literal[255, 256] = 256  # see `flow_codec`; 256 as in the data of other projects
     info: StoreInfo | None = None  # how a clip store was made
@@ -37,15 +37,15 @@ class Clips(ABC):
 
     @abstractmethod
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), quantized (see `flow_codec`)."""
+        """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` and `motion` (T, 2, H, W), quantized."""
 
     def read(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """Return `rgb` as uint8 (T, 3, H, W), `flow` as float32 (T, 2, H, W) in pixels, x first."""
+        """Return `rgb` as uint8 (T, 3, H, W), `flow` and `motion` as float32 (T, 2, H, W) in pixels, x first."""
         raw = self.read_raw(record, modality, frame_indices)
-        return torch.from_numpy(self.flow_levels(record).decode(raw.numpy())) if modality == "flow" else raw
+        return torch.from_numpy(self.flow_levels(record).decode(raw.numpy())) if modality in FLOW_MODALITIES else raw
 
     def flow_levels(self, record: ClipRecord) -> FlowLevels:
-        """Return how the flow of a video is quantized."""
+        """Return how the flow of a video, and its motion vectors, are quantized."""
         return FlowLevels(record.flow_bound or self.flow_bound, self.num_flow_levels)
 
     def check_flow_as_image(self) -> None:
@@ -80,7 +80,7 @@ def check_request(record: ClipRecord, modality: str, frame_indices: Sequence[int
         raise ValueError(f"no modality {modality!r} in these clips; they have {', '.join(modalities)}")
     if len(frame_indices) == 0:
         raise ValueError("frame_indices is empty; at least one frame is needed")
-    num_available = record.num_flow if modality == "flow" else record.num_frames
+    num_available = record.num_flow if modality in FLOW_MODALITIES else record.num_frames
     low, high = min(frame_indices), max(frame_indices)
     if low < 0 or high >= num_available:
         invalid = low if low < 0 else high

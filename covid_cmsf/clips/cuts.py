@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.clips.records import ClipRecord, get_column
 
 
 class HasCut(Protocol):
@@ -30,9 +30,19 @@ def cut_times(clip: HasCut) -> tuple[float, float]:
 
 def describe_content(record: ClipRecord) -> str:
     """Return a text that is equal for clips of the same frames: hash and times; empty if the hash is unknown."""
-    if not record.source_sha256 or cut_times(record) == (0, math.inf):
-        return record.source_sha256
-    return f"{record.source_sha256} {record.cut_start!r} {record.cut_end!r}"
+    return _content(record.source_sha256, record.cut_start, record.cut_end)
+
+
+def describe_contents(records: Sequence[ClipRecord]) -> list[str]:
+    """Return `describe_content` of all records; of a table of columns, without making the records."""
+    columns = (get_column(records, name) for name in ("source_sha256", "cut_start", "cut_end"))
+    return [_content(*values) for values in zip(*columns, strict=True)]
+
+
+def _content(source_sha256: str, cut_start: float, cut_end: float) -> str:
+    if not source_sha256 or (cut_start == 0 and cut_end in (0, math.inf)):
+        return source_sha256
+    return f"{source_sha256} {cut_start!r} {cut_end!r}"
 
 
 def group_overlapping(clips: Sequence[Clip]) -> Iterator[list[Clip]]:

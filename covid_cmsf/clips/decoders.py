@@ -1,8 +1,8 @@
-"""Decode video files with PyAV (default) or decord, behind one protocol.
+"""Decode video files with PyAV (default), decord or torchcodec (`torchcodec_reader`), behind one protocol.
 
-Both give the same frames, except for 2 in a million values on real UCF-101 clips, which differ by 1 or 2 levels: they
-bundle different releases of FFmpeg. One shared reformatter converts to RGB, which is 4 to 10 times faster than
-`frame.to_ndarray(format=...)`; it uses one thread, because workers are processes.
+They give the same frames, except for 2 in a million values on real UCF-101 clips, which differ by 1 or 2 levels: PyAV
+and decord bundle different releases of FFmpeg. One shared reformatter converts to RGB, which is 4 to 10 times faster
+than `frame.to_ndarray(format=...)`; it uses one thread, because workers are processes.
 Shapes: T frames, H x W pixels.
 """
 
@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import av
 import numpy as np
@@ -22,12 +22,26 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 from typing_extensions import Self
 
+from covid_cmsf.clips.containers import open_container, stream_fps, to_fraction
+from covid_cmsf.clips.resampling import resample
 from covid_cmsf.files import check_regular_file
 
 Frames = NDArray[np.uint8]
-DECODERS = ("av", "decord")
-DEFAULT_FPS = Fraction(25)
+DECODERS = ("av", "decord", "torchcodec")
 MAX_PIXELS = 36_000_000  # 8K has 33 million
+
+
+class Stamped(Protocol):
+    """A frame, or what stands for it, with its time stamp."""
+
+    @property
+    def pts(self) -> int | None: ...
+
+    @property
+    def key_frame(self) -> bool: ...
+
+
+Item = TypeVar("Item", bound=Stamped)
 
 
 class VideoReader(Protocol):
@@ -36,10 +50,10 @@ class VideoReader(Protocol):
     fps: Fraction
     header_frames: int  # number of frames according to the header, often wrong; 0 if it has none
 
-    def frames(self, *, start: float = 0.0, end: float = math.inf) -> Iterator[Frames]:
+    def frames(self, *, start: float = 0.0, end: float = math.inf, fps: float = 0.0) -> Iterator[Frames]:
         """Yield the frames in order as RGB (H, W, 3), rotated upright: all, or those at times start <= t < end.
 
-        Times are in seconds since the first frame.
+        Times are in seconds since the first frame. With `fps`, frame i is the one nearest to start + i / fps.
         """
         ...
 
@@ -62,6 +76,11 @@ def choose_decoder(name: str) -> str:
     """Return the decoder's name (`auto` is av); ValueError if it is unknown or not installed."""
     if name == "auto":
         return "av"
+    if name.partition(":")[0] == "torchcodec":
+        from covid_cmsf.clips.torchcodec_reader import check_torchcodec
+
+        check_torchcodec(name)
+        return name
     if name not in DECODERS:
         raise ValueError(f"unknown decoder {name!r}; choose from auto, {', '.join(DECODERS)}")
     if name == "decord" and find_spec("decord") is None:
@@ -72,7 +91,12 @@ def choose_decoder(name: str) -> str:
 def open_video(path: Path, decoder: str = "av") -> VideoReader:
     """Open a video file; ValueError with the decoder's message if it can't be read."""
     check_regular_file(path, "video file")
-    return DecordReader(path) if choose_decoder(decoder) == "decord" else AvReader(path)
+    chosen = choose_decoder(decoder)
+    if chosen.startswith("torchcodec"):
+        from covid_cmsf.clips.torchcodec_reader import TorchcodecReader, device_of
+
+        return TorchcodecReader(path, device_of(chosen))
+    return DecordReader(path) if chosen == "decord" else AvReader(path)
 
 
 def header_seconds(path: Path) -> float | None:
@@ -91,13 +115,12 @@ class AvReader:
         self._path = path
         self._open()
         self._reformatter = VideoReformatter()
-        self.fps = valid_fps(self._stream.average_rate or self._stream.guessed_rate)
+        self.fps = stream_fps(self._stream)
         self.header_frames = int(self._stream.frames)
 
     def _open(self) -> None:
         try:
-            # Metadata of old files may have any encoding: decoding the frames must not fail because of it.
-            self._container = av.open(str(self._path), metadata_errors="replace")
+            self._container = open_container(self._path)
         except (av.error.FFmpegError, OSError) as error:
             raise ValueError(f"cannot open as a video: {_first_line(error)}") from error
         if not self._container.streams.video:
@@ -113,13 +136,12 @@ class AvReader:
     def header_seconds(self) -> float | None:
         """Return the length according to the header; None if it does not say."""
         stream = self._stream
-        if stream.duration and stream.time_base:
-            return float(stream.duration * stream.time_base)
+        if stream.duration and (time_base := to_fraction(stream.time_base)) is not None:
+            return float(stream.duration * time_base)
         return self._container.duration / av.time_base if self._container.duration else None
 
-    def frames(self, *, start: float = 0.0, end: float = math.inf) -> Iterator[Frames]:
-        is_whole = start <= 0 and end == math.inf
-        for frame in self._decode() if is_whole else self._decode_between(start, end):
+    def frames(self, *, start: float = 0.0, end: float = math.inf, fps: float = 0.0) -> Iterator[Frames]:
+        for frame in self._choose(self._decode, start=start, end=end, fps=fps):
             if frame.width * frame.height > MAX_PIXELS:
                 raise ValueError(f"frames of {frame.width}x{frame.height} are too large: at most {MAX_PIXELS} pixels")
             yield np.rot90(self._rgb(frame), k=frame.rotation // 90).copy()
@@ -143,30 +165,43 @@ class AvReader:
         rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
         return rows[:, : 3 * frame.width].reshape(frame.height, frame.width, 3)
 
+    def _choose(self, decode: Callable[[], Iterator[Item]], *, start: float, end: float, fps: float) -> Iterator[Item]:
+        """Yield what `frames` is documented to yield, of the frames that `decode` yields from the current position."""
+        if start <= 0 and end == math.inf and not fps:
+            return decode()
+        timed = self._decode_between(decode, start, end)
+        if fps:
+            return resample(timed, fps=fps, start=start, end=end, last_duration=float(1 / self.fps))
+        return (frame for frame, _ in timed)
+
     def _decode(self) -> Iterator[av.VideoFrame]:
         try:
             yield from self._container.decode(self._stream)
         except (av.error.FFmpegError, OSError) as error:
             raise ValueError(f"decoding stopped: {_first_line(error)}") from error
 
-    def _decode_between(self, start: float, end: float) -> Iterator[av.VideoFrame]:
-        """Decode the frames at start <= t < end."""
-        first = next(self._decode(), None)
+    def _decode_between(
+        self, decode: Callable[[], Iterator[Item]], start: float, end: float
+    ) -> Iterator[tuple[Item, float]]:
+        """Decode the frames at start <= t < end; yield them with their times."""
+        first = next(decode(), None)
         origin = 0 if first is None or first.pts is None else first.pts
-        time_base = self._stream.time_base or 1 / self.fps
-        frames = self._decode_from(start, origin, time_base)
+        time_base = to_fraction(self._stream.time_base) or 1 / self.fps
+        frames = self._decode_from(decode, start, origin, time_base)
         for frame, pts in sort_time_stamps(frames, origin, ticks=round(1 / (self.fps * time_base))):
             time = float((pts - origin) * time_base)
             if time >= end:
                 return
             if time >= start:
-                yield frame
+                yield frame, time
 
-    def _decode_from(self, start: float, origin: int, time_base: Fraction) -> Iterator[av.VideoFrame]:
+    def _decode_from(
+        self, decode: Callable[[], Iterator[Item]], start: float, origin: int, time_base: Fraction
+    ) -> Iterator[Item]:
         """Decode from a key frame before `start`; from the first frame if seeking might not be exact."""
         if start > SEEK_MARGIN and self._container.format.name in INDEXED_FORMATS:
             self._seek(origin + int((start - SEEK_MARGIN) / time_base))
-            frames = self._decode()
+            frames = decode()
             first = next(frames, None)
             pts = None if first is None or not first.key_frame else first.pts
             if first is not None and pts is not None and (pts - origin) * time_base <= start:
@@ -175,7 +210,7 @@ class AvReader:
                 return
         self._container.close()
         self._open()
-        yield from self._decode()
+        yield from decode()
 
     def _seek(self, ticks: int) -> None:
         try:
@@ -188,9 +223,10 @@ class AvReader:
         positions: dict[int, list[int]] = {}
         for position, number in enumerate(frame_indices):
             positions.setdefault(number, []).append(position)
-        if self._stream.time_base is None:
+        time_base = to_fraction(self._stream.time_base)
+        if time_base is None:
             raise ValueError("the stream has no time base")
-        ticks = float(1 / (self.fps * self._stream.time_base))  # stream ticks per frame
+        ticks = float(1 / (self.fps * time_base))  # stream ticks per frame
         output: Frames | None = None
         decoding: Iterator[av.VideoFrame] = iter(())
         current = -SEEK_GAP - 1
@@ -244,9 +280,9 @@ class DecordReader:
         except (decord.DECORDError, RuntimeError) as error:
             raise ValueError(f"cannot open as a video: {_first_line(error)}") from error
 
-    def frames(self, *, start: float = 0.0, end: float = math.inf) -> Iterator[Frames]:
-        if start > 0 or end != math.inf:
-            raise ValueError("decord 0.6 has no exact time stamps to cut by; use the decoder av")
+    def frames(self, *, start: float = 0.0, end: float = math.inf, fps: float = 0.0) -> Iterator[Frames]:
+        if start > 0 or end != math.inf or fps:
+            raise ValueError("decord 0.6 has no exact time stamps to cut or resample by; use the decoder av")
         for number in range(len(self._reader)):
             yield self._batch([number])[0]
 
@@ -274,15 +310,13 @@ class DecordReader:
         del self._reader
 
 
-def sort_time_stamps(
-    frames: Iterable[av.VideoFrame], origin: int, *, ticks: int
-) -> Iterator[tuple[av.VideoFrame, int]]:
+def sort_time_stamps(frames: Iterable[Item], origin: int, *, ticks: int) -> Iterator[tuple[Item, int]]:
     """Yield the frames as they come, with their time stamps in ascending order.
 
     AVI files with B-frames, as many of UCF-101's, have frames in order with the stamps of close neighbors. A frame
     without a stamp follows its predecessor by `ticks`; the first one has `origin`.
     """
-    waiting: deque[av.VideoFrame] = deque()
+    waiting: deque[Item] = deque()
     stamps: list[int] = []
     last = origin - ticks
     for frame in frames:
@@ -293,11 +327,6 @@ def sort_time_stamps(
             yield waiting.popleft(), heappop(stamps)
     while waiting:
         yield waiting.popleft(), heappop(stamps)
-
-
-def valid_fps(rate: Fraction | None) -> Fraction:
-    """Return the header's frame rate, or 25 if it has none or one outside 1..240 (some headers say 1000 or 90000)."""
-    return rate.limit_denominator(100_000) if rate is not None and 1 <= rate <= 240 else DEFAULT_FPS
 
 
 def _luma(frame: av.VideoFrame) -> Frames:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.records import ClipRecord
@@ -20,15 +21,23 @@ def files_fingerprint(clips: Clips, records: Iterable[ClipRecord], modalities: S
         >>> files_fingerprint(clips, clips.select("1", "train"), ("rgb",)) == before
         True
     """
+    return paths_fingerprint(
+        (record.video_id, modality, path)
+        for record in records
+        for modality in modalities
+        for path in clips.files(record, modality)
+    )
+
+
+def paths_fingerprint(files: Iterable[tuple[str, str, Path]]) -> str:
+    """Return the same of files that nobody has opened: id of the video, stored modality, path."""
     digest, num_files = hashlib.sha256(), 0
-    for record in records:
-        for modality in modalities:
-            for path in clips.files(record, modality):
-                num_files += 1
-                try:
-                    status = path.stat()
-                    state = f"{status.st_size} {status.st_mtime_ns}"
-                except OSError:
-                    state = "missing"
-                digest.update(f"{record.video_id}\0{modality}\0{state}\n".encode("utf-8", "surrogateescape"))
+    for video_id, modality, path in files:
+        num_files += 1
+        try:
+            status = path.stat()
+            state = f"{status.st_size} {status.st_mtime_ns}"
+        except OSError:
+            state = "missing"
+        digest.update(f"{video_id}\0{modality}\0{state}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest() if num_files else ""

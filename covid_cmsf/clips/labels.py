@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covid_cmsf.clips.records import ClipRecord, get_column
-from covid_cmsf.files import read_text, write_text_atomic
+from covid_cmsf.files import read_json, write_text_atomic
 
 logger = logging.getLogger(__name__)
 Labels = NDArray[np.int64]
@@ -129,8 +129,10 @@ def read_noisy_labels(path: Path) -> NoisyLabels:
         if not name or labels[name] < 0:
             raise ValueError(f"{path}, line {number}: expected a name, a space and a label, not {line!r}")
     digest = hashlib.sha256(data).hexdigest()
-    if _metadata_path(path).is_file() and json.loads(read_text(_metadata_path(path))).get("sha256") != digest:
-        raise ValueError(f"{path} was changed: its hash is not that in {_metadata_path(path).name}")
+    if (metadata_path := _metadata_path(path)).is_file():
+        metadata = read_json(metadata_path)
+        if not isinstance(metadata, dict) or metadata.get("sha256") != digest:
+            raise ValueError(f"{path} was changed: its hash is not that in {metadata_path.name}")
     if not labels:
         raise ValueError(f"{path} has no lines")
     return NoisyLabels(labels, digest)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 
@@ -17,19 +18,20 @@ from covid_cmsf.clips.acceptance import accept_failures, read_accepted
 from covid_cmsf.clips.decoders import open_video
 from covid_cmsf.clips.duplicates import find_duplicates
 from covid_cmsf.clips.records import (
+    FLOW_MODALITIES,
     ClipRecord,
     Failure,
+    StoredModality,
     StoreInfo,
     clip_path,
     get_column,
     info_to_json,
     raise_conflict,
-    verify_clip,
     write_failures,
     write_manifest,
     write_split,
 )
-from covid_cmsf.clips.store import ClipStore
+from covid_cmsf.clips.store import ClipStore, verify_clip
 from covid_cmsf.config import config_differences
 from covid_cmsf.files import atomic_path, write_text_atomic
 
@@ -54,7 +56,7 @@ def check_video(root: Path, modalities: tuple[str, ...], record: ClipRecord) -> 
     errors = []
     for modality in modalities:
         path = clip_path(root, modality, record.video_id)
-        flow = modality == "flow"
+        flow = modality in FLOW_MODALITIES
         count = record.num_flow if flow else record.num_frames
         size = (record.height * (2 if flow else 1), record.width)
         if not path.is_file():
@@ -101,7 +103,7 @@ def _find_table_errors(store: ClipStore) -> Iterator[str]:
             yield f"label {record.label} means both {labels[record.label]!r} and {record.class_name!r}"
         if label_of.setdefault(record.class_name, record.label) != record.label:
             yield f"class {record.class_name!r} has both label {label_of[record.class_name]} and {record.label}"
-        if "flow" in store.info.modalities and record.num_flow != record.num_frames - 1:
+        if store.info.quantized is not None and record.num_flow != record.num_frames - 1:
             yield f"{record.video_id!r} has {record.num_frames} frames but {record.num_flow} flow frames"
 
 
@@ -111,7 +113,7 @@ def _find_orphan_files(store: ClipStore) -> Iterator[str]:
     A run that was killed between renaming and recording leaves such files; the next `preprocess` overwrites them.
     """
     known = {clip_path(store.path, m, r.video_id) for m in store.info.modalities for r in store.records}
-    for modality in ("rgb", "flow"):
+    for modality in get_args(StoredModality):
         for path in sorted((store.path / modality).rglob("*")):
             if path.is_file() and path not in known:
                 yield f"{path} is in no record"
@@ -179,12 +181,15 @@ def _merge_splits(stores: Sequence[ClipStore], name: str) -> dict[str, str]:
 
 def _content(record: ClipRecord) -> ClipRecord:
     """Return a record without what may differ between machines: the source's time, and the encoder's bytes."""
-    return replace(record, source_mtime_ns=0, rgb_bytes=0, flow_bytes=0, rgb_sha256="", flow_sha256="")
+    encoded: dict[str, Any] = {f"{modality}_bytes": 0 for modality in get_args(StoredModality)}
+    encoded |= {f"{modality}_sha256": "" for modality in get_args(StoredModality)}
+    return replace(record, source_mtime_ns=0, **encoded)
 
 
 def _check_same_format(first: ClipStore, other: ClipStore) -> None:
     first_format, other_format = (
-        store.info.model_dump(exclude={"software": True, "flow": {"version"}}) for store in (first, other)
+        store.info.model_dump(exclude={"software": True, "flow": {"version"}, "motion": {"version"}})
+        for store in (first, other)
     )
     for key, (first_value, other_value) in config_differences(first_format, other_format).items():
         raise ValueError(f"{first.path} and {other.path} differ in {key}: {first_value!r} and {other_value!r}")
@@ -206,11 +211,13 @@ def _check_labels(stores: Sequence[ClipStore]) -> None:
 
 def _merged_info(stores: Sequence[ClipStore]) -> StoreInfo:
     """Return the first store's settings, with the flow versions of all stores."""
-    info = stores[0].info
-    if info.flow is None:
-        return info
-    versions = dict.fromkeys(v for store in stores if store.info.flow for v in store.info.flow.version.split(" | "))
-    return info.model_copy(update={"flow": info.flow.model_copy(update={"version": " | ".join(versions)})})
+    merged = stores[0].info
+    for modality in FLOW_MODALITIES:
+        origins = [origin for store in stores if (origin := store.info.origin_of(modality)) is not None]
+        versions = " | ".join(dict.fromkeys(version for one in origins for version in one.version.split(" | ")))
+        if origins:
+            merged = merged.model_copy(update={modality: origins[0].model_copy(update={"version": versions})})
+    return merged
 
 
 def _link_or_copy(source: Path, target: Path) -> bool:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from covid_cmsf.clips.columns import ColumnBuilder, ColumnTable, encode_text
 from covid_cmsf.clips.flow_codec import FlowLevels, motion_bound, size_bound
@@ -33,23 +33,25 @@ from covid_cmsf.clips.plain_csv import (
 from covid_cmsf.clips.row_counts import count_error, recorded_count
 from covid_cmsf.clips.tables import open_table, parse_block, read_columns, write_rows
 from covid_cmsf.config import Config, validate
-from covid_cmsf.files import check_file_size, file_sha256, read_text
+from covid_cmsf.files import read_json
 
 FORMAT_VERSION: Literal[2] = 2
 KEYFRAME_DISTANCE = 8
-StoredModality = Literal["rgb", "flow"]
+StoredModality = Literal["rgb", "flow", "motion"]
+MOTION_VECTORS = "motion-vectors"  # the algorithm of the stored modality `motion`
+FLOW_MODALITIES = ("flow", "motion")  # frame i is the motion from frame i to i + 1, x above y (see `flow_codec`)
 
 
 @dataclass(frozen=True, slots=True)  # slots: a store may have a million records
 class ClipRecord:
     """One video of the store: a row of manifest.csv."""
 
-    video_id: str  # "<Class>/<video>", the path of its files below rgb/ and flow/ without ".mp4"
+    video_id: str  # "<Class>/<video>", the path of its files below rgb/, flow/, ... without ".mp4"
     source: str  # footage that sibling clips share; a UCF group
     class_name: str  # empty when unlabeled
     label: int  # 0-based; -1 when unlabeled
     num_frames: int
-    num_flow: int  # num_frames - 1, or 0 in a store without flow
+    num_flow: int  # num_frames - 1, or 0 in a store without flow and motion
     fps: float
     width: int  # as stored
     height: int
@@ -64,6 +66,8 @@ class ClipRecord:
     flow_bound: float = 0.0  # pixels: the video's flow is clipped to +-flow_bound; 0: as in store.json
     cut_start: float = 0.0  # seconds: the part of the original that was converted; both 0: all of it
     cut_end: float = 0.0  # 0: its end
+    motion_bytes: int = 0
+    motion_sha256: str = ""
 
 
 TYPES: dict[str, Any] = {field.name: field.type for field in fields(ClipRecord)}
@@ -82,10 +86,7 @@ class Failure:
 
 
 def read_manifest(path: Path) -> ColumnTable[ClipRecord]:
-    """Return the records in file order; ValueError with the row number if a row is malformed, or if rows are missing.
-
-    Fields of `ClipRecord` with a default are optional columns.
-    """
+    """Return the records in file order; ValueError with the row number if a row is malformed, or rows are missing."""
     records = _read_manifest(path)
     if count_error(path, len(records)) is not None:
         records = _read_manifest(path)  # perhaps it was replaced in between
@@ -211,7 +212,7 @@ def record_identity(record: ClipRecord) -> list[str | int | float]:
     Without size and time of the source, which say nothing about its frames, and without hashes of the stored files and
     a flow bound where there are none: the identity of a record of an older store stays what it was.
     """
-    known = filter(None, (record.rgb_sha256, record.flow_sha256, record.flow_bound))
+    known = filter(None, (record.rgb_sha256, record.flow_sha256, record.flow_bound, record.motion_sha256))
     return [*get_required_fields(record), *known]
 
 
@@ -263,9 +264,6 @@ def write_split(path: Path, split: Mapping[str, str]) -> None:
     write_rows(path, ["video_id", "split"], sorted(split.items()))
 
 
-# store.json
-
-
 FlowBound = Annotated[float, Field(gt=0)] | Literal["size", "auto"]
 FlowSize = Literal["stored", "native"]
 
@@ -302,27 +300,31 @@ class StoreInfo(Config):
     modalities: tuple[StoredModality, ...]
     short_edge: int = Field(ge=0, description="pixels; 0 = as in the video file")
     max_frames: int = Field(ge=0, description="first frames of each video that are stored; 0 = all")
+    fps: float = Field(default=0.0, ge=0, le=240, description="frames per second, resampled; 0 = as in the file")
     quality: int = Field(ge=0, le=51, description="x264 crf of RGB; that of flow is 3 lower")
     keyframe_distance: int = KEYFRAME_DISTANCE
     flow: FlowInfo | None = None
+    motion: FlowInfo | None = Field(default=None, description="motion vectors; with flow, they have its levels")
     software: str = Field(default="", description="the version that created the store")
+
+    @model_serializer(mode="wrap")
+    def _omit_new(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what older versions do not know, if unused: stores and hashes of their settings stay the same."""
+        return {key: value for key, value in handler(self).items() if key not in ("fps", "motion") or value}
+
+    @property
+    def quantized(self) -> FlowInfo | None:
+        """Whose bound and levels flow and motion are stored with: those of flow if there is any."""
+        return self.flow or self.motion
+
+    def origin_of(self, modality: str) -> FlowInfo | None:
+        """Return how the stored modality `flow` or `motion` was made; None for another one."""
+        return {"flow": self.flow, "motion": self.motion}.get(modality)
 
 
 def clip_path(store: Path, modality: str, video_id: str) -> Path:
     """Return the path of a video's file: <store>/<modality>/<Class>/<video>.mp4."""
     return store / modality / f"{video_id}.mp4"
-
-
-def verify_clip(path: Path, record: ClipRecord, modality: str) -> None:
-    """Raise ValueError if a stored file is not the one that was written: another size, or another SHA-256.
-
-    Stores of older versions have neither; then nothing is compared.
-    """
-    is_flow = modality == "flow"
-    check_file_size(path, record.flow_bytes if is_flow else record.rgb_bytes)
-    expected = record.flow_sha256 if is_flow else record.rgb_sha256
-    if expected and path.is_file() and file_sha256(path) != expected:
-        raise ValueError("its SHA-256 is another one than when it was written: it was replaced or damaged")
 
 
 def info_to_json(info: StoreInfo) -> str:
@@ -337,10 +339,7 @@ def read_store_info(store: Path) -> StoreInfo:
         raise FileNotFoundError(f"no clip store at {store}: the folder does not exist")
     if not path.is_file():
         raise FileNotFoundError(f"{store} is not a clip store: it has no store.json (see `covid-cmsf preprocess`)")
-    try:
-        values = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+    values = read_json(path, hint="it is damaged")
     if not isinstance(values, dict) or values.get("format") not in (1, FORMAT_VERSION):
         found = values.get("format") if isinstance(values, dict) else None
         raise ValueError(f"{path}: unknown format {found!r}; this version reads formats 1 and {FORMAT_VERSION}")

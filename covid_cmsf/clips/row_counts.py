@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from covid_cmsf.files import read_text, write_text_atomic
+from covid_cmsf.files import read_json, write_text_atomic
 
 COUNTS_FILE = "tables.json"
 
@@ -19,9 +19,9 @@ def read_counts(table: Path) -> list[int]:
     if not path.exists():
         return []
     try:
-        counts = json.loads(read_text(path)).get(table.name, [])
+        counts = read_json(path).get(table.name, [])
         return [int(count) for count in counts]
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:  # the last one: of infinity
         raise ValueError(f"{path} is damaged ({error}); remove it if {table.name} is whole") from None
 
 

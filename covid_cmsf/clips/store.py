@@ -15,6 +15,7 @@ from covid_cmsf.clips.base import Clips, check_request
 from covid_cmsf.clips.decoders import choose_decoder, open_video
 from covid_cmsf.clips.flow_codec import unstack_components
 from covid_cmsf.clips.records import (
+    FLOW_MODALITIES,
     ClipRecord,
     Failure,
     StoreInfo,
@@ -23,8 +24,8 @@ from covid_cmsf.clips.records import (
     read_manifest,
     read_split,
     read_store_info,
-    verify_clip,
 )
+from covid_cmsf.files import check_file_size, file_sha256
 
 
 class ClipStore(Clips):
@@ -44,8 +45,10 @@ class ClipStore(Clips):
         self.path, self.info, self.records = path, info, records
         self.splits = SplitFiles(path / "splits")
         self.modalities: tuple[str, ...] = info.modalities
-        self.flow_bound = info.flow.bound if info.flow is not None and isinstance(info.flow.bound, float) else 0.0
-        self.num_flow_levels = info.flow.levels if info.flow is not None else 256
+        self.flow_bound = (
+            stored.bound if (stored := info.quantized) is not None and isinstance(stored.bound, float) else 0.0
+        )
+        self.num_flow_levels = stored.levels if stored is not None else 256
         self._decoder = choose_decoder(decoder)
         self._verified: set[tuple[str, str]] = set()  # modality and id of files whose hash this process has compared
 
@@ -76,7 +79,7 @@ class ClipStore(Clips):
         return [clip_path(self.path, modality, record.video_id)]
 
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` (T, 2, H, W), x first."""
+        """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` and `motion` (T, 2, H, W), x first."""
         check_request(record, modality, frame_indices, self.modalities)
         path = clip_path(self.path, modality, record.video_id)
         try:
@@ -84,11 +87,22 @@ class ClipStore(Clips):
                 verify_clip(path, record, modality)
                 self._verified.add((modality, record.video_id))
             with open_video(path, self._decoder) as video:
-                if modality == "flow":
+                if modality in FLOW_MODALITIES:
                     return torch.from_numpy(unstack_components(video.read_luma(frame_indices)))
                 return torch.from_numpy(video.read_rgb(frame_indices)).permute(0, 3, 1, 2)
         except ValueError as error:
             raise ValueError(f"{path}: {error}; `covid-cmsf clips check` finds all damaged files") from error
+
+
+def verify_clip(path: Path, record: ClipRecord, modality: str) -> None:
+    """Raise ValueError if a stored file is not the one that was written: another size, or another SHA-256.
+
+    Stores of older versions have neither; then nothing is compared.
+    """
+    check_file_size(path, getattr(record, f"{modality}_bytes"))
+    expected = getattr(record, f"{modality}_sha256")
+    if expected and path.is_file() and file_sha256(path) != expected:
+        raise ValueError("its SHA-256 is another one than when it was written: it was replaced or damaged")
 
 
 class SplitFiles(Mapping[str, Mapping[str, str]]):

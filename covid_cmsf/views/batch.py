@@ -3,7 +3,7 @@
 Shapes: B batch, C channels, T frames, H x W pixels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from covid_cmsf.clips.flow_codec import FlowLevels
 from covid_cmsf.views.augment_params import AugmentParams
-from covid_cmsf.views.batch_augment import BatchAugment, augment_batch, plan_batch
+from covid_cmsf.views.batch_augment import BatchAugment, augment_batches, empty_clips, plan_batch
 from covid_cmsf.views.modalities import Modality
 
 Views = dict[str, Tensor]  # {modality: (B, C, T, H, W)}, (B, C, H, W) for single frames
@@ -28,10 +28,32 @@ class DeferredViews:
     plan: BatchAugment
     view_numbers: tuple[int, ...]  # the V views: 0 online, 1 target
 
-    def apply(self) -> dict[int, Tensor]:
-        """Return the views by number, made on the current device."""
-        views = augment_batch(self.frames, self.plan).chunk(len(self.view_numbers))
-        return dict(zip(self.view_numbers, views, strict=True))
+    def copy_to(self, device: torch.device | str) -> "DeferredViews":
+        """Copy to another device."""
+        return replace(self, frames=self.frames.to(device, non_blocking=True), plan=self.plan.copy_to(device))
+
+    def by_number(self, views: Tensor) -> dict[int, Tensor]:
+        """Return the views (V * B, ...) that were made of the frames by their numbers."""
+        return dict(zip(self.view_numbers, views.chunk(len(self.view_numbers)), strict=True))
+
+
+@dataclass(frozen=True)
+class SplitViews:
+    """`DeferredViews` whose frames are still in the pieces that several workers made: one copy puts them in place."""
+
+    pieces: tuple[Tensor, ...]  # uint8 (n, T, C, H, W)
+    rows: tuple[tuple[int, int], ...]  # of each clip of the batch: its piece, and its row there
+    plan: BatchAugment
+    view_numbers: tuple[int, ...]
+
+    def copy_to(self, device: torch.device | str) -> DeferredViews:
+        """Copy each clip to its place in one tensor on the device, without a copy of the batch on the CPU."""
+        shape = (len(self.rows), *self.pieces[0].shape[1:3], *map(max, *(piece.shape[3:] for piece in self.pieces)))
+        frames = empty_clips(shape, like=self.pieces[0], device=device)
+        for clip, (piece, row) in zip(frames, self.rows, strict=True):
+            source = self.pieces[piece][row]
+            clip[..., : source.shape[2], : source.shape[3]].copy_(source, non_blocking=True)
+        return DeferredViews(frames, self.plan.copy_to(device), self.view_numbers)
 
 
 @dataclass(frozen=True)
@@ -51,7 +73,7 @@ class Batch:
     labels: Tensor  # (B,) -1 if unlabeled
     num_replaced: int = 0  # samples of other videos, in place of videos that could not be read
     read_error: str = ""  # the first of those errors
-    deferred: dict[str, DeferredViews] = field(default_factory=dict)  # by modality; `views` are empty before `to`
+    deferred: Mapping[str, DeferredViews | SplitViews] = field(default_factory=dict)  # by modality; see `to`
 
     @property
     def online(self) -> Views:
@@ -65,18 +87,34 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """Move to another device and apply deferred augmentation there."""
-        on_device = self._map_tensors(lambda tensor: tensor.to(device, non_blocking=True))
-        return on_device.apply_deferred()
+        return self.copy_to(device).apply_deferred()
+
+    def copy_to(self, device: torch.device | str) -> "Batch":
+        """Copy to another device; deferred augmentation stays deferred."""
+        deferred = {name: waiting.copy_to(device) for name, waiting in self.deferred.items()}
+        rest = replace(self, deferred={})._map_tensors(lambda tensor: tensor.to(device, non_blocking=True))
+        return replace(rest, deferred=deferred)
+
+    def record_stream(self, stream: torch.cuda.Stream) -> None:
+        """Tell the allocator that `stream` uses these tensors too: it gives their memory away only after that."""
+
+        def record(tensor: Tensor) -> Tensor:
+            tensor.record_stream(stream)
+            return tensor
+
+        self._map_tensors(record)
 
     def pin_memory(self) -> "Batch":
         """Copy to page-locked memory, from which transfers to a GPU are asynchronous. Called by the data loader."""
         return self._map_tensors(lambda tensor: tensor.pin_memory())
 
     def apply_deferred(self) -> "Batch":
-        """Return the batch with deferred augmentation applied, on its current device."""
+        """Return the batch with deferred augmentation applied, on the device to which it was copied."""
         if not self.deferred:
             return self
-        made = {name: waiting.apply() for name, waiting in self.deferred.items()}
+        joined = _joined(self.deferred)
+        augmented = augment_batches([(waiting.frames, waiting.plan) for waiting in joined.values()])
+        made = {name: joined[name].by_number(one) for name, one in zip(joined, augmented, strict=True)}
         views = tuple(
             {name: by_number[number] for name, by_number in made.items() if number in by_number}
             for number in range(len(self.views))
@@ -91,7 +129,7 @@ class Batch:
                 frames=function(waiting.frames),
                 plan=waiting.plan.with_tensors(function(waiting.plan.numbers), function(waiting.plan.rows)),
             )
-            for name, waiting in self.deferred.items()
+            for name, waiting in _joined(self.deferred).items()
         }
         return replace(
             self,
@@ -101,6 +139,10 @@ class Batch:
             sources=function(self.sources),
             labels=function(self.labels),
         )
+
+
+def _joined(deferred: Mapping[str, DeferredViews | SplitViews]) -> dict[str, DeferredViews]:
+    return {name: one.copy_to("cpu") if isinstance(one, SplitViews) else one for name, one in deferred.items()}
 
 
 @dataclass(frozen=True)
@@ -155,3 +197,21 @@ def _defer(samples: Sequence[Sample], modality: Modality, view_numbers: tuple[in
         levels=[sample.levels for sample, _ in both],
     )
     return DeferredViews(frames, plan, view_numbers)
+
+
+def copied_aside(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """Yield the batches on `device`; a GPU copies on a stream of its own, beside what is left of the step before.
+
+    Python arrives here when it has launched the backward pass of that step, which the copy does not wait for.
+    """
+    if device.type != "cuda":
+        yield from batches
+        return
+    side = torch.cuda.Stream(device)
+    for batch in batches:
+        with torch.cuda.stream(side):
+            moved = batch.copy_to(device)
+        stream = torch.cuda.current_stream(device)
+        stream.wait_stream(side)
+        moved.record_stream(stream)
+        yield moved

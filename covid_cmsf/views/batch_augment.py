@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.flow_codec import FlowLevels
+from covid_cmsf.devices import send
 from covid_cmsf.views import batch_ops
 from covid_cmsf.views.augment_params import AugmentParams, ColorJitterParams
 from covid_cmsf.views.modalities import Modality
@@ -39,9 +40,18 @@ class BatchAugment:
     numbers: Tensor  # (B, NUM_COLUMNS) float
     rows: Tensor  # int64: (B,) place of each sample among the stacked clips, then gray clips, then blurred ones
 
+    @property
+    def changes_colors(self) -> bool:
+        """Whether the colors of any clip change."""
+        return bool(self.hue_places or self.num_gray or self.num_blurred)
+
     def with_tensors(self, numbers: Tensor, rows: Tensor) -> "BatchAugment":
         """Return the same with these tensors, on another device."""
         return replace(self, numbers=numbers, rows=rows)
+
+    def copy_to(self, device: torch.device | str) -> "BatchAugment":
+        """Copy to another device."""
+        return self.with_tensors(self.numbers.to(device, non_blocking=True), self.rows.to(device, non_blocking=True))
 
 
 def plan_batch(
@@ -51,14 +61,20 @@ def plan_batch(
     *,
     size: int,
     levels: Sequence[FlowLevels],
+    cropped: bool = False,
 ) -> tuple[Tensor, BatchAugment]:
-    """Stack uint8 clips (T, C, H, W) of any sizes, padded, and return what is to be done to them."""
+    """Stack uint8 clips (T, C, H, W) of any sizes, padded, and return what is to be done to them.
+
+    `cropped` clips are cropped and resized already, but not flipped.
+    """
     order = sorted(range(len(clips)), key=lambda row: -_hue_place(params[row], modality))
     frames = _stack_padded([clips[row] for row in order])
     chosen = [params[row] for row in order]
     numbers = np.zeros((len(order), NUM_COLUMNS), np.float32)
     for values, row, one in zip(numbers, order, chosen, strict=True):
-        _fill_row(values, one, modality, shape=tuple(clips[row].shape[2:]), size=size, levels=levels[row])
+        shape = tuple(clips[row].shape[2:])
+        box = (0, shape[0], 0, shape[1]) if cropped else crop_box(one.geometry, *shape)
+        _fill_row(values, one, modality, box=box, size=size, levels=levels[row])
     gray = [row for row, one in enumerate(chosen) if modality.has_color and one.gray_channel is not None]
     blurred = [row for row, one in enumerate(chosen) if modality.has_color and one.blur_sigma is not None]
     places = (_hue_place(one, modality) for one in chosen)
@@ -75,15 +91,20 @@ def plan_batch(
 
 def _stack_padded(clips: Sequence[Tensor]) -> Tensor:
     """Stack clips (T, C, H, W) of any height and width to (B, T, C, H, W), in the memory layout of the first."""
-    num_frames, channels, *_ = clips[0].shape
     height, width = (max(clip.shape[dim] for clip in clips) for dim in (2, 3))
-    if clips[0].stride(1) == 1:  # decoded RGB is channels-last
-        stacked = torch.zeros(len(clips), num_frames, height, width, channels, dtype=torch.uint8).permute(0, 1, 4, 2, 3)
-    else:
-        stacked = torch.zeros(len(clips), num_frames, channels, height, width, dtype=torch.uint8)
+    stacked = empty_clips((len(clips), *clips[0].shape[:2], height, width), like=clips[0])
     for row, clip in zip(stacked, clips, strict=True):
         row[..., : clip.shape[2], : clip.shape[3]] = clip
     return stacked
+
+
+def empty_clips(shape: tuple[int, ...], *, like: Tensor, device: torch.device | str = "cpu") -> Tensor:
+    """Return black clips (B, T, C, H, W) in the memory layout of another one, (..., C, H, W)."""
+    if like.stride(-3) != 1:
+        return torch.zeros(shape, dtype=torch.uint8, device=device)
+    batch, num_frames, channels, height, width = shape  # decoded RGB is channels-last
+    stored = torch.zeros(batch, num_frames, height, width, channels, dtype=torch.uint8, device=device)
+    return stored.permute(0, 1, 4, 2, 3)
 
 
 def _hue_place(params: AugmentParams, modality: Modality) -> int:
@@ -97,11 +118,11 @@ def _fill_row(
     params: AugmentParams,
     modality: Modality,
     *,
-    shape: tuple[int, ...],
+    box: tuple[int, int, int, int],
     size: int,
     levels: FlowLevels,
 ) -> None:
-    top, bottom, left, right = crop_box(params.geometry, *shape)
+    top, bottom, left, right = box
     flip = params.geometry.flip
     values[SPANS] = (
         *batch_ops.axis_span(top, bottom - top, flip=False, size=size),
@@ -139,28 +160,93 @@ def _blends(jitter: ColorJitterParams) -> np.ndarray:
 
 def augment_batch(frames: Tensor, plan: BatchAugment) -> Tensor:
     """Make views (B, C, T, size, size), or (B, C, size, size) of single frames, of stacked uint8 (B, T, C, H, W)."""
-    modality, numbers = plan.modality, plan.numbers
-    # Images are 0..1 from here on, flow is in levels.
-    clips = batch_ops.crop_resize(
-        frames, numbers[:, SPANS].view(-1, 2, 5), plan.size, value_scale=1 if modality.signed_x else 1 / 255
+    return augment_batches([(frames, plan)])[0]
+
+
+def augment_batches(parts: Sequence[tuple[Tensor, BatchAugment]]) -> list[Tensor]:
+    """Make the views of several modalities, as `augment_batch` does.
+
+    The colors of those whose clips have one shape (RGB, and flow as an image) are changed together: in the kernel
+    launches of one.
+    """
+    clips = [_crop(frames, plan) for frames, plan in parts]
+    plans = [plan for _, plan in parts]
+    same_shape: dict[tuple[int, ...], list[int]] = {}
+    for number, plan in enumerate(plans):
+        if plan.changes_colors:
+            same_shape.setdefault(tuple(clips[number].shape[1:]), []).append(number)
+    for numbers in same_shape.values():
+        if len(numbers) == 1:
+            _change_colors_(clips[numbers[0]], plans[numbers[0]])
+            continue
+        joined, places = _join([plans[number] for number in numbers], clips[numbers[0]].device)
+        together = clips[numbers[0]].new_empty(len(joined.numbers), *clips[numbers[0]].shape[1:])
+        for number, place in zip(numbers, places, strict=True):
+            together.index_copy_(0, place, clips[number])
+            clips[number] = together[:0]  # its memory is free again
+        _change_colors_(together, joined)
+        for number, place in zip(numbers, places, strict=True):
+            clips[number] = together.index_select(0, place)
+    return [_finish(one, plan) for one, plan in zip(clips, plans, strict=True)]
+
+
+def _join(plans: Sequence[BatchAugment], device: torch.device) -> tuple[BatchAugment, list[Tensor]]:
+    """Return one plan for the colors of all clips, and the places (B,) of each plan's clips among them."""
+    counts = [len(plan.numbers) for plan in plans]
+    hue_places = [
+        place for plan in plans for place in (*plan.hue_places, *[-1] * (len(plan.numbers) - len(plan.hue_places)))
+    ]
+    order = sorted(range(len(hue_places)), key=lambda clip: -hue_places[clip])
+    both = send(torch.stack([torch.tensor(order), torch.tensor(order).argsort()]), device)
+    places = list(both[1].split(counts))
+    gray, blurred = [], []
+    for plan, place in zip(plans, places, strict=True):
+        rows = place.index_select(0, plan.rows[len(plan.numbers) :]).split([plan.num_gray, plan.num_blurred])
+        gray.append(rows[0])
+        blurred.append(rows[1])
+    joined = BatchAugment(
+        modality=plans[0].modality,
+        size=plans[0].size,
+        hue_places=tuple(hue_places[clip] for clip in order if hue_places[clip] >= 0),
+        num_gray=sum(plan.num_gray for plan in plans),
+        num_blurred=sum(plan.num_blurred for plan in plans),
+        numbers=torch.cat([plan.numbers for plan in plans]).index_select(0, both[0]),
+        rows=torch.cat([both[0], *gray, *blurred]),
     )
-    if modality.stored_modality == "flow" and not modality.signed_x:  # an image (128, y, x)
+    return joined, places
+
+
+def _crop(frames: Tensor, plan: BatchAugment) -> Tensor:
+    """Crop, flip and resize to float (B, T, C, size, size): images 0..1, flow in levels."""
+    modality = plan.modality
+    value_scale = 1 if modality.signed_x else 1 / 255
+    clips = batch_ops.crop_resize(frames, plan.numbers[:, SPANS].view(-1, 2, 5), plan.size, value_scale=value_scale)
+    if modality.is_flow and not modality.signed_x:  # an image (128, y, x)
         constant = torch.full_like(clips[:, :, :1], 128 / 255)
         clips = torch.cat([constant, clips[:, :, 1:], clips[:, :, :1]], dim=2)
+    return clips
+
+
+def _change_colors_(clips: Tensor, plan: BatchAugment) -> None:
+    """Apply color jitter, gray and blur, in place."""
     _jitter_(clips, plan)
-    batch = len(frames)
-    gray_rows, blurred_rows = plan.rows[batch:].split([plan.num_gray, plan.num_blurred])
+    gray_rows, blurred_rows = plan.rows[len(clips) :].split([plan.num_gray, plan.num_blurred])
     if plan.num_gray:
-        weights = numbers.index_select(0, gray_rows)[:, GRAY]
+        weights = plan.numbers.index_select(0, gray_rows)[:, GRAY]
         clips.index_copy_(0, gray_rows, batch_ops.gray(clips.index_select(0, gray_rows), weights))
     if plan.num_blurred:
-        sigmas, radii = numbers.index_select(0, blurred_rows)[:, SIGMA : RADIUS + 1].unbind(1)
+        sigmas, radii = plan.numbers.index_select(0, blurred_rows)[:, SIGMA : RADIUS + 1].unbind(1)
         clips.index_copy_(0, blurred_rows, batch_ops.blur(clips.index_select(0, blurred_rows), sigmas, radii))
+
+
+def _finish(clips: Tensor, plan: BatchAugment) -> Tensor:
+    """Difference, normalization, and the order of the samples."""
+    modality, batch = plan.modality, len(clips)
     if modality.frame_difference:
         earlier, later = clips.chunk(2, dim=1)
         clips = later - earlier
     scale, shift = (
-        numbers[:, columns].view(batch, 1, 3, 1, 1)[:, :, : modality.num_channels] for columns in (SCALE, SHIFT)
+        plan.numbers[:, columns].view(batch, 1, 3, 1, 1)[:, :, : modality.num_channels] for columns in (SCALE, SHIFT)
     )
     clips = torch.addcmul(shift, clips, scale)
     if plan.hue_places:  # only then were samples reordered

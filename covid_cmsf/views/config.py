@@ -23,7 +23,7 @@ class ViewConfig(Config):
     modalities: tuple[str, ...] = Field(
         default=("rgb", "flow"),
         min_length=1,
-        description="rgb, flow, residual_flow, rgbdiff, frame; training adds what it needs",
+        description="rgb, flow, residual_flow, motion, residual_motion, rgbdiff, frame; training adds what it needs",
     )
     length: int = Field(default=32, ge=1, description="frames per clip")
     stride: int = Field(default=1, ge=1, description="temporal stride, in frames")

@@ -58,7 +58,8 @@ class ViewDataset(Dataset[Sample]):
         config: clips and augmentation (default: the paper's, 32 frames of 128 pixels).
         split: name of a split of the clips.
         subset: train (default), test or val.
-        modalities: rgb, flow, residual_flow, rgbdiff, frame; overrides the config, as do the next three.
+        modalities: rgb, flow, residual_flow, motion, residual_motion, rgbdiff, frame; overrides the config, as do
+            the next three.
         length: frames per clip.
         stride: temporal stride, in frames.
         size: height and width of a view, in pixels.
@@ -110,7 +111,7 @@ class ViewDataset(Dataset[Sample]):
             raise ValueError(
                 f"these clips have {', '.join(clips.modalities)}; modality {missing[0]!r} can't be read from them"
             )
-        if any(modality.stored_modality == "flow" and not modality.signed_x for modality in self.modalities):
+        if any(modality.is_flow and not modality.signed_x for modality in self.modalities):
             clips.check_flow_as_image()
         self.records = usable_records(records, self.modalities)
         if not self.records:
@@ -241,7 +242,7 @@ def _select_records(clips: Clips, split: str | None, subset: str | None) -> Sequ
 def num_usable_frames(record: ClipRecord, modalities: Sequence[Modality]) -> int:
     """Return the number of frame indices valid for all modalities: flow and frame differences have one frame less."""
     counts = [record.num_frames]
-    counts += [record.num_flow for modality in modalities if modality.stored_modality == "flow"]
+    counts += [record.num_flow for modality in modalities if modality.is_flow]
     counts += [record.num_frames - 1 for modality in modalities if modality.frame_difference]
     return min(counts)
 
@@ -250,7 +251,7 @@ def usable_records(records: Sequence[ClipRecord], modalities: Sequence[Modality]
     """Return the records with at least one frame index that is valid for all modalities."""
     num_frames, num_flow = (np.array(get_column(records, name), dtype=np.int64) for name in ("num_frames", "num_flow"))
     usable = num_frames >= (2 if any(modality.frame_difference for modality in modalities) else 1)
-    if any(modality.stored_modality == "flow" for modality in modalities):
+    if any(modality.is_flow for modality in modalities):
         usable &= num_flow >= 1
     return take_records(records, np.flatnonzero(usable).tolist())
 

@@ -5,6 +5,7 @@ import multiprocessing.util
 import os
 import signal
 from collections.abc import Generator, Iterator, Sized
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -14,27 +15,41 @@ from torch.utils.data import DataLoader, Sampler
 
 from covid_cmsf.views.batch import Batch
 from covid_cmsf.views.dataset import SampleKey, ViewDataset
+from covid_cmsf.views.merge import merge_batches
 
 MAX_REPLACED_FRACTION = 0.01  # a run stops if more clips than this can't be read
 EXIT_SIGNAL = signal.SIGUSR2  # schedulers send others: the data loading process sends it to its workers
 MIN_CLIPS_SEEN = 200  # clips read before that fraction is checked
+PREFETCH = 2  # batches that workers prepare in advance, each its part of them
 
 
 class EpochSampler(Sampler[list[SampleKey]]):
     """Batches of sample keys. The order depends on seed and epoch only, not on the number of processes or workers.
 
     `batch_size` is per process: all processes together see the batches that one process with a batch size of
-    `batch_size * world_size` would see. `start_at` starts in the middle of an epoch.
+    `batch_size * world_size` would see. `start_at` starts in the middle of an epoch. An iteration has the batches of
+    one epoch, or, with `num_epochs`, of all epochs from there to that number, so that a data loader may prepare the
+    next one ahead. With `multiple`, only as many batches of an epoch are used as are a multiple of it.
     """
 
     def __init__(
-        self, data: Sized, *, batch_size: int, seed: int, rank: int = 0, world_size: int = 1, repeat: int = 1
+        self,
+        data: Sized,
+        *,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        repeat: int = 1,
+        num_epochs: int | None = None,
+        multiple: int = 1,
     ) -> None:
         if batch_size < 1 or repeat < 1:
             raise ValueError(f"batch size ({batch_size}) and repeat ({repeat}) must be at least 1")
         self._num_videos, self._num_keys = len(data), len(data) * repeat
         self._batch_size, self._seed = batch_size, seed
         self._rank, self._world_size = rank, world_size
+        self._num_epochs, self._multiple = num_epochs, multiple
         self.epoch, self._first_batch, self._stopped = 0, 0, False
         if self.num_batches == 0:
             raise ValueError(
@@ -47,6 +62,11 @@ class EpochSampler(Sampler[list[SampleKey]]):
         """Batches per epoch; an incomplete last one is dropped."""
         return self._num_keys // (self._batch_size * self._world_size)
 
+    @property
+    def num_used_batches(self) -> int:
+        """Batches of an epoch that an iteration has: a multiple of `multiple`."""
+        return self.num_batches // self._multiple * self._multiple
+
     def start_at(self, epoch: int, batch: int = 0) -> None:
         """Make the next iteration that of `epoch`, from batch `batch` on."""
         self.epoch, self._first_batch, self._stopped = epoch, batch, False
@@ -55,20 +75,44 @@ class EpochSampler(Sampler[list[SampleKey]]):
         """End the running iteration."""
         self._stopped = True
 
+    def goes_on_after(self, epoch: int) -> bool:
+        """Whether an iteration has batches of later epochs."""
+        return epoch + 1 < (self._num_epochs or 0)
+
     def __len__(self) -> int:
-        return self.num_batches - self._first_batch
+        return self.num_used_batches * (self._end() - self.epoch) - self._first_batch
+
+    def _end(self) -> int:
+        """Return the epoch at which an iteration ends."""
+        return max(self.epoch + 1, self._num_epochs or 0)
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
-        epoch, first, self._first_batch = self.epoch, self._first_batch, 0
-        rng = np.random.default_rng([self._seed, epoch])
-        order = rng.permutation(self._num_keys) % self._num_videos
-        for batch in range(first, self.num_batches):
-            if self._stopped:
-                return
-            start = (batch * self._world_size + self._rank) * self._batch_size
-            yield [
-                SampleKey(epoch, position, int(order[position])) for position in range(start, start + self._batch_size)
-            ]
+        first, self._first_batch = self._first_batch, 0
+        for epoch in range(self.epoch, self._end()):
+            rng = np.random.default_rng([self._seed, epoch])
+            order = rng.permutation(self._num_keys) % self._num_videos
+            for batch in range(first, self.num_used_batches):
+                if self._stopped:
+                    return
+                start = (batch * self._world_size + self._rank) * self._batch_size
+                positions = range(start, start + self._batch_size)
+                yield [SampleKey(epoch, position, int(order[position])) for position in positions]
+            first = 0
+
+
+class PartSampler(Sampler[list[SampleKey]]):
+    """The batches of a sampler, each in `num_parts` parts that differ by one sample at most, in its order."""
+
+    def __init__(self, batches: EpochSampler, num_parts: int) -> None:
+        self._batches, self._num_parts = batches, num_parts
+
+    def __len__(self) -> int:
+        return self._num_parts * len(self._batches)
+
+    def __iter__(self) -> Iterator[list[SampleKey]]:
+        for keys in self._batches:
+            cuts = [number * len(keys) // self._num_parts for number in range(self._num_parts + 1)]
+            yield from (keys[start:end] for start, end in pairwise(cuts))
 
 
 class ViewLoader:
@@ -77,12 +121,15 @@ class ViewLoader:
     Args:
         data: the videos.
         batch_size: samples per batch and process. An incomplete last batch is dropped.
-        num_workers: worker processes that decode and augment; 0: in this process.
+        num_workers: worker processes that decode and augment, together on each batch; 0: in this process.
         rank: rank of this process.
         world_size: number of processes.
         repeat: samples per video and epoch, each with other views.
         pin_memory: copy batches to page-locked memory, for GPUs.
-        prefetch: batches that each worker prepares in advance.
+        prefetch: batches that the workers prepare in advance.
+        num_epochs: epochs of the run: while the last batches of one are trained on, workers prepare the first of the
+            next. None: an epoch's preparation begins with it. `close` when they are not all wanted.
+        multiple: use only as many batches of an epoch as are a multiple of it.
 
     Example:
         >>> data = cc.ViewDataset(cc.open_clips("clips/ucf101"), modalities=("rgb",), length=4, size=32)
@@ -102,22 +149,35 @@ class ViewLoader:
         world_size: int = 1,
         repeat: int = 1,
         pin_memory: bool = False,
-        prefetch: int = 2,
+        prefetch: int = PREFETCH,
+        num_epochs: int | None = None,
+        multiple: int = 1,
     ) -> None:
         self.sampler = EpochSampler(
-            data, batch_size=batch_size, seed=data.seed, rank=rank, world_size=world_size, repeat=repeat
+            data,
+            batch_size=batch_size,
+            seed=data.seed,
+            rank=rank,
+            world_size=world_size,
+            repeat=repeat,
+            num_epochs=num_epochs,
+            multiple=multiple,
         )
+        self._running: Iterator[Batch] | None = None
+        self._next = (0, 0)  # epoch and batch that the running iteration yields next
+        self.num_parts, self._pin_memory = max(1, min(num_workers, batch_size)), pin_memory
         self.num_seen, self.num_replaced, self._last_read_error = 0, 0, ""
         worker_options: dict[str, Any] = {}
         if num_workers:
             worker_options = {
                 "persistent_workers": True,
+                # Workers beyond the samples of a batch work on the next ones.
                 "prefetch_factor": prefetch,
                 "multiprocessing_context": worker_start_method(num_workers),
             }
         self._loader: DataLoader[Any] = DataLoader(
             data,
-            batch_sampler=self.sampler,
+            batch_sampler=PartSampler(self.sampler, self.num_parts),
             num_workers=num_workers,
             collate_fn=data.collate_fn(),
             pin_memory=pin_memory,
@@ -132,15 +192,31 @@ class ViewLoader:
 
     def epoch(self, epoch: int, *, first_batch: int = 0) -> Generator[Batch, None, None]:
         """Yield the batches of an epoch, from `first_batch` on (to resume). Close the generator to stop early."""
-        self.sampler.start_at(epoch, first_batch)
-        batches = iter(self._loader)
+        if self._running is None or self._next != (epoch, first_batch):
+            self.close()
+            self.sampler.start_at(epoch, first_batch)
+            self._running, self._next = iter(self._loader), (epoch, first_batch)
+        running, last = self._running, self.sampler.num_used_batches
         try:
-            yield from map(self._count_replaced, batches)
+            for number in range(first_batch, last):
+                parts = [next(running) for _ in range(self.num_parts)]
+                batch = self._count_replaced(merge_batches(parts, pin=self._pin_memory))
+                del parts
+                self._next = (epoch, number + 1) if number + 1 < last else (epoch + 1, 0)
+                yield batch
         finally:
-            # Workers that are killed in the middle of a batch print errors: let them finish the prefetched batches.
-            self.sampler.stop()
-            for _ in batches:
-                pass
+            if self._next[0] == epoch or not self.sampler.goes_on_after(epoch):
+                self.close()
+
+    def close(self) -> None:
+        """Drop what was prepared ahead; the next epoch starts anew."""
+        if self._running is None:
+            return
+        batches, self._running = self._running, None
+        # Workers that are killed in the middle of a batch print errors: let them finish the prefetched batches.
+        self.sampler.stop()
+        for _ in batches:
+            pass
 
     def _count_replaced(self, batch: Batch) -> Batch:
         self.num_seen += len(batch.labels)

@@ -1,12 +1,14 @@
 """The modalities: stored frames, shape of a view, and normalization.
 
-| name          | reads           | view         | normalization                                               |
-|---------------|-----------------|--------------|-------------------------------------------------------------|
-| rgb           | frames i        | (3, T, H, W) | ImageNet mean and standard deviation                        |
-| flow          | flow i          | (2, T, H, W) | pixels / 4; a flip negates x                                |
-| residual_flow | flow i          | (2, T, H, W) | as flow, minus the frame's median: without the camera's pan |
-| rgbdiff       | frames i, i + 1 | (3, T, H, W) | difference / 0.1; shows the motion of flow i                |
-| frame         | one frame       | (3, H, W)    | as rgb; an image, for 2D networks                           |
+| name            | reads           | view         | normalization                                               |
+|-----------------|-----------------|--------------|-------------------------------------------------------------|
+| rgb             | frames i        | (3, T, H, W) | ImageNet mean and standard deviation                        |
+| flow            | flow i          | (2, T, H, W) | pixels / 4; a flip negates x                                |
+| residual_flow   | flow i          | (2, T, H, W) | as flow, minus the frame's median: without the camera's pan |
+| motion          | motion i        | (2, T, H, W) | as flow; the motion vectors of the video file               |
+| residual_motion | motion i        | (2, T, H, W) | as motion, minus the frame's median                         |
+| rgbdiff         | frames i, i + 1 | (3, T, H, W) | difference / 0.1; shows the motion of flow i                |
+| frame           | one frame       | (3, H, W)    | as rgb; an image, for 2D networks                           |
 
 Shapes: T frames, C channels, H x W pixels.
 """
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.flow_codec import FlowLevels
+from covid_cmsf.clips.records import FLOW_MODALITIES
 from covid_cmsf.views.presets import InputKind
 
 FlowStyle = Literal["motion", "coclr"]
@@ -42,6 +45,11 @@ class Modality:
     single_frame: bool = False
     subtract_median: bool = False  # of each flow frame, which is mostly the camera's motion
 
+    @property
+    def is_flow(self) -> bool:
+        """Whether the stored frames are optical flow or motion vectors."""
+        return self.stored_modality in FLOW_MODALITIES
+
 
 MODALITIES = {
     "rgb": Modality("rgb", "rgb", "rgb", 3, IMAGENET_MEAN, IMAGENET_STD, has_color=True),
@@ -49,6 +57,18 @@ MODALITIES = {
     "residual_flow": Modality(
         "residual_flow",
         "flow",
+        "flow",
+        2,
+        (0.0, 0.0),
+        (FLOW_STD, FLOW_STD),
+        has_color=False,
+        signed_x=True,
+        subtract_median=True,
+    ),
+    "motion": Modality("motion", "motion", "flow", 2, (0.0, 0.0), (FLOW_STD, FLOW_STD), has_color=False, signed_x=True),
+    "residual_motion": Modality(
+        "residual_motion",
+        "motion",
         "flow",
         2,
         (0.0, 0.0),
@@ -96,7 +116,7 @@ def dequantize(raw: Tensor, modality: Modality, *, levels: FlowLevels, out: Tens
     """Convert uint8 (T, C, H, W) to float: 0..1 for images, pixels for flow. CoCLR's flow is an image (128, y, x)."""
     t, _, h, w = raw.shape
     out = torch.empty(t, modality.num_channels, h, w, device=raw.device) if out is None else out
-    if modality.stored_modality == "flow" and not modality.signed_x:
+    if modality.is_flow and not modality.signed_x:
         out[:, 0] = 128
         out[:, 1:].copy_(raw.flip(1))  # (128, y, x)
     else:

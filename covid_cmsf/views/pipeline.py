@@ -29,7 +29,7 @@ def finish_view(raw: Tensor, params: AugmentParams, modality: Modality, *, level
     has_color = modality.has_color and (
         params.color_jitter is not None or params.gray_channel is not None or params.blur_sigma is not None
     )
-    flow_as_image = modality.stored_modality == "flow" and not modality.signed_x
+    flow_as_image = modality.is_flow and not modality.signed_x
     if has_color or modality.frame_difference or flow_as_image:
         clip = _augment_colors(raw, params, modality, levels)
     else:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.factory import open_clips
-from covid_cmsf.clips.records import ClipRecord, get_column
+from covid_cmsf.clips.records import ClipRecord, FlowInfo, get_column
 from covid_cmsf.clips.sampling import clip_span
 from covid_cmsf.preflight import Problem
 from covid_cmsf.views.modalities import Modality
@@ -43,13 +43,22 @@ def check_modalities(clips: Clips, modalities: Sequence[Modality], *, address: s
             Problem(f"{address} has images, not videos: modality {moving[0]} needs several frames; use modality=frame")
         ]
     stored = {one.stored_modality: one.name for one in modalities if one.stored_modality not in clips.modalities}
+    wanted = ",".join(dict.fromkeys([*clips.modalities, *stored]))
     return [
         Problem(
             f"{address} has no {missing}, which modality {name} needs (it has {', '.join(clips.modalities)}); "
-            f"`covid-cmsf preprocess --modalities rgb,flow` stores both"
+            f"`covid-cmsf preprocess --modalities {wanted}` stores all of them"
         )
         for missing, name in stored.items()
     ]
+
+
+def other_flow(trained: FlowInfo | None, clips: Clips, modality: Modality, *, address: str) -> str:
+    """Say that clips have flow of another algorithm than a network was trained on; empty if not, or if unknown."""
+    given = clips.info.origin_of(modality.stored_modality) if clips.info is not None and modality.is_flow else None
+    if trained is None or given is None or trained.algorithm == given.algorithm:
+        return ""
+    return f"was trained on flow by {trained.algorithm}, and {address} has flow by {given.algorithm}"
 
 
 def check_clip_length(
@@ -80,4 +89,4 @@ def num_usable_frames_of(records: Sequence[ClipRecord], modalities: Sequence[Mod
     """Return `num_usable_frames` of all records, without making an object of each."""
     frames, flow = (np.array(get_column(records, name), dtype=np.int64) for name in ("num_frames", "num_flow"))
     usable = frames - 1 if any(modality.frame_difference for modality in modalities) else frames
-    return np.minimum(usable, flow) if any(one.stored_modality == "flow" for one in modalities) else usable
+    return np.minimum(usable, flow) if any(one.is_flow for one in modalities) else usable

@@ -55,6 +55,7 @@ def save_view_preview(data: ViewDataset, videos: list[int], out: Path, *, num_co
             for name, view, drawn in zip(("online", "target"), sample.views, drawn_views, strict=True):
                 video_id = data.records[video].video_id
                 rows.append(make_row(video_id, name, view[modality.name], modality, drawn, num_columns, sample.levels))
+    num_columns = max(len(row.images) for row in rows)
     figure = Figure(figsize=(LABEL_WIDTH + CELL_SIZE * num_columns, CELL_SIZE * len(rows)), dpi=100)
     axes = figure.subplots(len(rows), num_columns, squeeze=False)
     left = LABEL_WIDTH / (LABEL_WIDTH + CELL_SIZE * num_columns)

@@ -10,8 +10,10 @@ import pytest
 import torch.multiprocessing
 
 from covid_cmsf.clips.columns import ColumnTable
+from covid_cmsf.clips.cuts import describe_content
 from covid_cmsf.clips.records import ClipRecord, get_column, read_manifest, take_records, write_manifest, write_split
 from covid_cmsf.clips.store import SplitFiles
+from covid_cmsf.evaluation.features.subsets import VideoTable
 from covid_cmsf.views.dataset import ViewDataset
 from tests.views.test_dataset import SyntheticClips
 from tools.benchmarks.scale import make_store, measure_open
@@ -39,6 +41,25 @@ def test_a_table_reads_as_the_list_of_its_records(table: ColumnTable[ClipRecord]
     for name in ("video_id", "fps", "label"):
         assert get_column(table, name) == get_column(RECORDS, name)
     assert list(take_records(table[100:], [0, 3, 3])) == take_records(RECORDS[100:], [0, 3, 3])
+
+
+def test_a_table_of_videos_is_made_of_columns_as_of_records(tmp_path: Path) -> None:
+    hashes, cuts = ("", "aa", "bb"), ((0.0, 0.0), (1.5, 0.0), (0.0, 2.5), (1.5, 2.5))
+    records = [
+        replace(one, source_sha256=hashes[i % 3], cut_start=cuts[i % 4][0], cut_end=cuts[i % 4][1])
+        for i, one in enumerate(RECORDS[:40])
+    ]
+    write_manifest(tmp_path / "manifest.csv", records)
+    subsets = ["train", "test"] * 20
+    videos = VideoTable.from_records(read_manifest(tmp_path / "manifest.csv"), subsets)
+    assert videos.ids == tuple(one.video_id for one in records) and videos.subsets == tuple(subsets)
+    assert videos.sources == tuple(one.source or one.video_id for one in records)
+    assert videos.labels.tolist() == [one.label for one in records] and videos.class_names == ("c1", "c2")
+    assert videos.contents is not None
+    texts = [describe_content(one) for one in records]
+    codes = dict(zip(texts, videos.contents.tolist(), strict=True))
+    assert [codes[text] for text in texts] == videos.contents.tolist()
+    assert codes[""] == 0 and len(set(codes.values())) == len(codes) == 9
 
 
 def test_equal_ids_are_found_in_any_order(tmp_path: Path) -> None:

@@ -1,17 +1,34 @@
-"""PyAV and decord give the same frames, and odd files are handled."""
+"""PyAV, decord and torchcodec give the same frames, and odd files are handled."""
 
 import math
 import struct
+import sys
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import av
 import cv2
 import numpy as np
 import pytest
 
-from covid_cmsf.clips.decoders import DECODERS, choose_decoder, header_seconds, open_video, sort_time_stamps, valid_fps
+from covid_cmsf.clips.containers import open_container, stream_fps, to_fraction, valid_fps
+from covid_cmsf.clips.decoders import choose_decoder, header_seconds, open_video, sort_time_stamps
+from preprocess.encode import ClipWriter
 from tests.factories import moving_square, write_video
+
+
+def has_torchcodec() -> bool:
+    try:
+        return choose_decoder("torchcodec") == "torchcodec"
+    except ValueError:
+        return False
+
+
+WITHOUT = pytest.mark.skipif(not has_torchcodec(), reason="torchcodec or FFmpeg's shared libraries are not installed")
+AVAILABLE = ["av", "decord", pytest.param("torchcodec", marks=WITHOUT)]
 
 
 def all_frames(path: Path, decoder: str) -> np.ndarray:
@@ -29,9 +46,10 @@ def rotate_header(path: Path) -> None:
 
 
 @pytest.mark.parametrize(("codec", "ending"), [("mpeg4", "avi"), ("libx264", "mp4"), ("libx264", "mkv")])
-def test_decoders_give_the_same_frames(tmp_path: Path, codec: str, ending: str) -> None:
+@pytest.mark.parametrize("decoder", AVAILABLE[1:])
+def test_decoders_give_the_same_frames(tmp_path: Path, codec: str, ending: str, decoder: str) -> None:
     path = write_video(tmp_path / f"a.{ending}", moving_square(30), codec=codec)
-    first, second = (all_frames(path, decoder) for decoder in DECODERS)
+    first, second = (all_frames(path, decoder) for decoder in ("av", decoder))
     assert first.shape == (30, 48, 64, 3)
     assert (first == second).all()
 
@@ -46,7 +64,7 @@ def opencv_frames(path: Path) -> np.ndarray:
         frames.append(frame[..., ::-1])
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("decoder", AVAILABLE)
 @pytest.mark.parametrize(("codec", "ending"), [("mpeg4", "avi"), ("libx264", "mp4")])
 def test_decoders_give_the_frames_of_opencv(tmp_path: Path, codec: str, ending: str, decoder: str) -> None:
     path = write_video(tmp_path / f"a.{ending}", moving_square(30), codec=codec)
@@ -56,7 +74,7 @@ def test_decoders_give_the_frames_of_opencv(tmp_path: Path, codec: str, ending: 
     assert np.abs(ours.astype(np.int16) - opencv).max() <= 2
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("decoder", AVAILABLE)
 def test_single_frames_equal_the_sequence(tmp_path: Path, decoder: str) -> None:
     path = write_video(tmp_path / "a.mp4", moving_square(60), codec="libx264")
     frames = all_frames(path, decoder)
@@ -76,7 +94,7 @@ def test_rotated_videos_come_out_upright(tmp_path: Path) -> None:
         all_frames(path, "decord")
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("decoder", AVAILABLE)
 def test_all_frames_of_a_variable_frame_rate_are_read(tmp_path: Path, decoder: str) -> None:
     times = [0, 1, 2, 10, 11, 12, 30, 31, 50, 51]
     path = write_video(tmp_path / "a.mkv", moving_square(10), codec="libx264", times=times)
@@ -141,12 +159,37 @@ def test_titles_in_forgotten_encodings_do_not_hide_the_frames(tmp_path: Path) ->
     assert len(all_frames(path, "av")) == 4
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("decoder", AVAILABLE)
 @pytest.mark.parametrize("content", [b"", b"this is no video", b"RIFF\0\0\0\0AVI LIST"])
 def test_files_that_are_no_videos_are_refused(tmp_path: Path, decoder: str, content: bytes) -> None:
     (tmp_path / "a.avi").write_bytes(content)
     with pytest.raises(ValueError, match="cannot open|no video stream|no frames"):
         all_frames(tmp_path / "a.avi", decoder)
+
+
+@pytest.mark.parametrize("decoder", AVAILABLE[1:])
+def test_the_luma_of_a_flow_picture_is_exact(tmp_path: Path, decoder: str) -> None:
+    path, gray = tmp_path / "flow.mp4", np.random.default_rng(0).integers(0, 256, (6, 48, 64), dtype=np.uint8)
+    with ClipWriter(path, fps=Fraction(25), width=64, height=48, crf=12) as writer:
+        for frame in gray:
+            writer.write_luma(frame)
+    with open_video(path) as video:
+        expected = video.read_luma([4, 0, 5])
+    with open_video(path, decoder) as video:
+        assert (video.read_luma([4, 0, 5]) == expected).all()
+
+
+def test_a_torchcodec_that_cannot_be_loaded_is_explained_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchcodec", None)
+    with pytest.raises(ValueError, match="cannot be loaded.*pip install torchcodec.*apt install ffmpeg") as raised:
+        choose_decoder("torchcodec")
+    assert "\n" not in str(raised.value)
+    monkeypatch.setitem(sys.modules, "torchcodec", ModuleType("torchcodec"))
+    assert choose_decoder("torchcodec") == "torchcodec"
+    with pytest.raises(ValueError, match="torchcodec:cuda': PyTorch finds no GPU"):
+        choose_decoder("torchcodec:cuda")
+    with pytest.raises(ValueError, match="unknown decoder 'torchcodec:tpu'"):
+        choose_decoder("torchcodec:tpu")
 
 
 def test_wrong_decoders_and_paths_are_named(tmp_path: Path) -> None:
@@ -156,11 +199,29 @@ def test_wrong_decoders_and_paths_are_named(tmp_path: Path) -> None:
         open_video(tmp_path / "nothing.avi")
 
 
-def test_absurd_frame_rates_become_the_default() -> None:
-    from fractions import Fraction
+RATIONALS = [Fraction, *([av.AVRational] if hasattr(av, "AVRational") else [])]  # PyAV's own, since version 18
 
-    assert valid_fps(None) == valid_fps(Fraction(0)) == valid_fps(Fraction(90000)) == 25
-    assert valid_fps(Fraction(30000, 1001)) == Fraction(30000, 1001)
+
+@pytest.mark.parametrize("rational", RATIONALS)
+def test_absurd_frame_rates_become_the_default(rational: Callable[[int, int], Any]) -> None:
+    assert valid_fps(None) == valid_fps(rational(0, 1)) == valid_fps(rational(90000, 1)) == 25
+    rate = valid_fps(rational(30000, 1001))
+    assert type(rate) is Fraction and rate == Fraction(30000, 1001)
+
+
+@pytest.mark.parametrize("rational", RATIONALS[1:])
+def test_unknown_rationals_of_pyav_are_no_number(rational: Callable[[int, int], Any]) -> None:
+    assert [to_fraction(rational(*pair)) for pair in [(0, 1), (0, 0), (1, 0)]] == [None, None, None]
+    assert to_fraction(rational(1, 90000)) == Fraction(1, 90000)
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "avi", "mkv"])
+def test_rate_and_length_of_a_header_are_exact_numbers(tmp_path: Path, suffix: str) -> None:
+    path = write_video(tmp_path / f"a.{suffix}", moving_square(9), fps=12)
+    with open_container(path) as container:
+        rate = stream_fps(container.streams.video[0])
+    assert type(rate) is Fraction and rate == 12
+    assert header_seconds(path) == pytest.approx(0.75, abs=0.01)
 
 
 @pytest.mark.real
@@ -168,7 +229,7 @@ def test_decoders_give_the_same_frames_of_real_clips(real_videos: Path) -> None:
     paths = sorted(real_videos.rglob("*.avi"))[::15]
     assert len(paths) >= 10
     for path in paths:
-        first, second = (all_frames(path, decoder) for decoder in DECODERS)
+        first, second = (all_frames(path, decoder) for decoder in ("av", "decord"))
         assert first.shape == second.shape, path
         # They bundle different releases of FFmpeg, whose MPEG-4 decoders round differently in rare blocks.
         difference = np.abs(first.astype(np.int16) - second)

@@ -11,7 +11,7 @@ from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.cached import CachedClips
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.views import loader as loader_module
-from covid_cmsf.views.batch import Batch
+from covid_cmsf.views.batch import Batch, DeferredViews
 from covid_cmsf.views.config import ViewConfig
 from covid_cmsf.views.dataset import SampleKey, ViewDataset
 from covid_cmsf.views.loader import EpochSampler, ViewLoader
@@ -137,7 +137,8 @@ def test_deferred_views_are_finished_to_the_same_values(size: int) -> None:
         next(ViewLoader(dataset(defer=defer, size=size), batch_size=4, num_workers=0).epoch(0))
         for defer in (False, True)
     )
-    assert deferred.deferred["rgb"].frames.dtype == torch.uint8 and not any(deferred.views)
+    waiting = deferred.deferred["rgb"]
+    assert isinstance(waiting, DeferredViews) and waiting.frames.dtype == torch.uint8 and not any(deferred.views)
     finished = deferred.to("cpu")
     assert torch.equal(direct.videos, finished.videos)
     for one, other in zip(direct.views, finished.views, strict=True):

@@ -169,21 +169,20 @@ def test_coclr_flow_is_a_picture_of_128_y_x() -> None:
     assert values[0, :, 0, 0].round().tolist() == [128, 115, 178]
 
 
-def test_residual_flow_is_flow_minus_the_median_of_each_frame() -> None:
+@pytest.mark.parametrize("name", ["residual_flow", "residual_motion"])
+def test_a_residual_modality_is_minus_the_median_of_each_frame(name: str) -> None:
     raw = torch.randint(90, 170, (3, 2, 9, 11), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    found = compensate_camera(raw, get_modality("residual_flow"), levels=COCLR_LEVELS)
+    found = compensate_camera(raw, get_modality(name), levels=COCLR_LEVELS)
     for frame, channel in np.ndindex(3, 2):
         plane = raw[frame, channel].numpy().astype(int)
         expected = plane - int(np.median(plane)) + 128
         assert (found[frame, channel].numpy() == expected).all()
-    pan = compensate_camera(raw + 40, get_modality("residual_flow"), levels=COCLR_LEVELS)
+    pan = compensate_camera(raw + 40, get_modality(name), levels=COCLR_LEVELS)
     assert torch.equal(pan, found), "the same motion, filmed by a camera that pans"
     assert compensate_camera(raw, get_modality("flow"), levels=COCLR_LEVELS) is raw
     fast = torch.zeros(1, 2, 3, 3, dtype=torch.uint8)
     fast[..., 0, 0] = 255
-    assert compensate_camera(fast, get_modality("residual_flow"), levels=COCLR_LEVELS).max() == 255, (
-        "clipped, not wrapped"
-    )
+    assert compensate_camera(fast, get_modality(name), levels=COCLR_LEVELS).max() == 255, "clipped, not wrapped"
 
 
 def test_rgbdiff_is_the_difference_of_neighbors() -> None:

@@ -61,6 +61,13 @@ def test_the_page_shows_both_views_of_all_modalities_with_whole_labels(store: Cl
 
 
 @pytest.mark.slow
+def test_the_picture_is_no_wider_than_its_frames(store: ClipStore, tmp_path: Path) -> None:
+    data = ViewDataset(store, store.records, ViewConfig(length=3, size=32, frame_size=40), seed=0)
+    save_view_preview(data, [0], tmp_path / "page.png", num_columns=8)
+    assert cv2.imread(str(tmp_path / "page.png")).shape[1] == 200 + 3 * 110
+
+
+@pytest.mark.slow
 def test_the_drawn_frames_are_those_that_are_read(store: ClipStore, monkeypatch: pytest.MonkeyPatch) -> None:
     config = ViewConfig(modalities=("rgb",), length=4, size=32, pairing="coclr")
     data, key = ViewDataset(store, store.records, config, seed=5), SampleKey(1, 2, 0)

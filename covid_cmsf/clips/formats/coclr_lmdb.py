@@ -24,6 +24,8 @@ from covid_cmsf.clips.names import check_video_ids, guess_source
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.files import check_regular_file
 
+MAX_FRAMES = 1 << 31
+
 
 def is_lmdb(path: Path) -> bool:
     """Return whether `path` looks like an LMDB: a file `*.lmdb`, or a folder with a data.mdb."""
@@ -133,6 +135,10 @@ def _read_index(path: Path) -> dict[str, tuple[bytes, int]]:
         if not all(isinstance(one, list) and len(one) == len(keys) for one in (keys, order, lengths)):
             raise ValueError("its entries __keys__, __order__ and __vlen__ are not lists of one length")
         length_of = dict(zip(keys, lengths, strict=True))
+        if any(
+            isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_FRAMES for count in lengths
+        ):
+            raise ValueError("a number of frames in __vlen__ is none")
         names = [name.decode("utf-8", "surrogateescape") for name in order]
         index = {name: (b"%09d" % i, int(length_of[b"%09d" % i])) for i, name in enumerate(names)}
     check_video_ids(names, path)

@@ -5,8 +5,11 @@ the test subset begin with `t10k`. Shapes: N images, H x W pixels.
 """
 
 import gzip
+import math
 import struct
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +19,8 @@ from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.files import atomic_path
 
 FILES = {"train": "train", "test": "t10k"}
+MAX_RANK = 4  # dimensions; of color images (N, H, W, 3)
+BLOCK = 1 << 20  # bytes read at a time
 UINT8 = 8  # IDX type code of unsigned bytes, the only one in MNIST-like sets
 
 
@@ -59,17 +64,30 @@ class IdxImages(Images):
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """Return the array of an IDX file of bytes; ValueError if it is another format or truncated."""
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return _read_array(file, path)
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be unpacked: {error}") from None
+
+
+def _read_array(file: Any, path: Path) -> NDArray[np.uint8]:
+    """Read what the header says and no more: a small file can be unpacked to any size."""
+    data = file.read(4)
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != UINT8:
         raise ValueError(f"{path} is not an IDX file of bytes")
     rank = data[3]
-    offset = 4 + 4 * rank
-    shape = struct.unpack(f">{rank}I", data[4:offset]) if len(data) >= offset else ()
-    if len(shape) != rank or len(data) - offset != int(np.prod(shape)):
-        raise ValueError(f"{path} is truncated: its header says {shape}, it has {len(data) - offset} bytes of data")
-    return np.frombuffer(data, np.uint8, offset=offset).reshape(shape)
+    sizes = file.read(4 * rank)
+    if not 1 <= rank <= MAX_RANK or len(sizes) != 4 * rank:
+        raise ValueError(f"{path} is truncated, or has {rank} dimensions")
+    shape = struct.unpack(f">{rank}I", sizes)
+    expected = math.prod(shape)
+    values = bytearray()
+    while block := file.read(min(BLOCK, expected + 1 - len(values))):
+        values += block
+    if len(values) != expected:
+        found = f"{len(values)} bytes" if len(values) < expected else "more bytes"
+        raise ValueError(f"{path} is truncated or damaged: its header says {shape}, it has {found} of data")
+    return np.frombuffer(values, np.uint8).reshape(shape)
 
 
 def write_idx(path: Path, array: NDArray[np.uint8]) -> None:

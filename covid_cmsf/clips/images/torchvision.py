@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torchvision.datasets
 from numpy.typing import NDArray
 
 from covid_cmsf.clips.images.base import Images, check_size, image_record, readable_image, standard_subset_names
@@ -56,6 +55,8 @@ def open_subsets(name: str, root: str, *, download: bool) -> dict[str, Any]:
     """Return {subset: data set}; torchvision's constructors select a subset by `train` or by `split`."""
     if name not in SAFE_DATASETS:
         raise ValueError(f"torchvision:{name} is not a data set that can be opened by name: {', '.join(SAFE_DATASETS)}")
+    import torchvision.datasets  # only here: slow to import
+
     dataset_class: Any = getattr(torchvision.datasets, name)
     parameters = inspect.signature(dataset_class.__init__).parameters
     options: dict[str, Any] = {"download": download} if "download" in parameters else {}
