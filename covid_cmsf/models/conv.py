@@ -4,8 +4,9 @@ The spatial one runs as a 2D convolution over single frames. In channels-last me
 and PyTorch's 2D gradients are faster.
 
 The temporal one computes the gradient of its weights on CPUs as one matrix product per tap of the kernel and clip. For
-channels-last clips PyTorch's own weight gradient runs at half that speed or less. On GPUs, under autocast and under
-torch.compile it is the ordinary convolution.
+channels-last clips PyTorch's own weight gradient runs at half that speed or less, and it is wrong on some CPUs: with
+PyTorch 2.15, on one with AVX-512 but without instructions for bf16, a kernel of 7 over 6 frames, and in bf16 one of 3
+over 2, get values from uninitialized memory. On GPUs and under torch.compile it is the ordinary convolution.
 
 Shapes: B clips, T frames (t after the stride), P pixels per frame, I input and O output channels.
 """
@@ -44,10 +45,12 @@ class TemporalConv(nn.Conv3d):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, channels, T, H, W) -> (B, width, ceil(T / stride), H, W)."""
-        ordinary = torch.compiler.is_compiling() or not x.is_cpu or torch.is_autocast_enabled("cpu")
-        if ordinary or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or not x.is_cpu or not torch.is_grad_enabled():
             return super().forward(x)
-        out: Tensor = _TemporalConvFunction.apply(x, self.weight, self.stride[0], self.padding[0])
+        weight = self.weight
+        if torch.is_autocast_enabled("cpu"):  # the backward pass runs without autocast
+            x, weight = (tensor.to(torch.get_autocast_dtype("cpu")) for tensor in (x, weight))
+        out: Tensor = _TemporalConvFunction.apply(x, weight, self.stride[0], self.padding[0])
         return out
 
 
@@ -67,7 +70,9 @@ class _TemporalConvFunction(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             grad_x = _input_gradient(x, grad, weight, ctx.stride, ctx.padding)
         if ctx.needs_input_grad[1]:
-            grad_weight = weight_gradient(x, grad, weight.shape[2], ctx.stride, ctx.padding)
+            dtype = torch.promote_types(weight.dtype, torch.float32)  # bf16 is summed up in fp32, as convolutions do
+            grad_weight = weight_gradient(x.to(dtype), grad.to(dtype), weight.shape[2], ctx.stride, ctx.padding)
+            grad_weight = grad_weight.to(weight.dtype)
         return grad_x, grad_weight, None, None
 
 

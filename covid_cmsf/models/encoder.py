@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from covid_cmsf.clips.flow_codec import FlowLevels
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata, Size
+from covid_cmsf.models.gradient_checkpointing import checkpointed_trunk
 from covid_cmsf.models.input_transform import InputTransform
 
 
@@ -45,12 +46,20 @@ class Encoder(nn.Module):
         self.in_channels = in_channels
         self.num_features = num_features
         self.frozen = False
+        self.gradient_checkpointing = False  # less memory for more time: see `gradient_checkpointing.py`
         self.metadata: EncoderMetadata | None = None  # set by `load_weights`
         self.trunk = trunk.to(memory_format=self.memory_format)
 
     def forward_features(self, clip: Tensor) -> Tensor:
         """Return the feature map (B, num_features, t, h, w) of a clip (B, C, T, H, W) or an image (B, C, H, W)."""
         raise NotImplementedError
+
+    def run_trunk(self, x: Tensor) -> Tensor:
+        """Apply the trunk, with gradient checkpointing if it is on and there are gradients."""
+        if self.gradient_checkpointing and torch.is_grad_enabled():
+            return checkpointed_trunk(self.trunk, x)
+        features: Tensor = self.trunk(x)
+        return features
 
     def forward(self, clip: Tensor) -> Tensor:
         """Return the feature (B, num_features): the feature map averaged over time and space."""

@@ -3,6 +3,7 @@
 The evaluation protocols use the same functions, so both give the same values. Shapes: T frames, C channels, H W pixels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,8 +15,10 @@ from torch import Tensor
 from covid_cmsf.clips.flow_codec import COCLR_LEVELS, FlowLevels
 from covid_cmsf.clips.records import FlowInfo
 from covid_cmsf.clips.sampling import spread_windows
+from covid_cmsf.devices import send
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
+from covid_cmsf.views.batch_augment import augment_batch, plan_batch
 from covid_cmsf.views.dataset import required_frames
 from covid_cmsf.views.modalities import MODALITIES, Modality, compensate_camera, get_modality
 from covid_cmsf.views.ops import crop_resize
@@ -108,14 +111,14 @@ class InputTransform:
 
     def _choose_levels(self, frames: Tensor) -> FlowLevels:
         """Return the levels of the training clips, for flow (T, 2, H, W)."""
-        if self.flow is None or self.modality.stored_modality != "flow":
+        if self.flow is None or not self.modality.is_flow:
             return COCLR_LEVELS
         motion = frames.detach().cpu().float().numpy() if frames.is_floating_point() else None
         return self.flow.choose_levels(frames.shape[-1], frames.shape[-2], motion)
 
     def _check_frames(self, frames: Tensor) -> Tensor:
         """Return (T, C, H, W) with the stored channels: three of RGB, two of flow."""
-        is_flow = self.modality.stored_modality == "flow"
+        is_flow = self.modality.is_flow
         channels = 2 if is_flow else 3
         if frames.dim() != 4 or channels not in (frames.shape[1], frames.shape[-1]):
             raise ValueError(
@@ -177,3 +180,29 @@ def normalize_view(
     view = finish_view(raw, params, replace(modality, std=(1.0, 1.0)), levels=levels)
     means, stds = (torch.tensor(values, device=view.device).view(-1, 1, 1, 1) for values in (mean, std))
     return (view / (2 * levels.bound) + 0.5 - means) / stds
+
+
+def normalize_views(
+    raw: Sequence[Tensor],
+    params: Sequence[AugmentParams],
+    modality: Modality,
+    *,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    levels: Sequence[FlowLevels],
+    device: torch.device,
+) -> Tensor:
+    """Return the views of `normalize_view` (B, ...) on a device; a GPU makes those of all clips at once.
+
+    The values are those of a CPU up to rounding.
+    """
+    scales_by_bound = modality.signed_x and any(mean)  # see `normalize_view`
+    if device.type == "cpu" or scales_by_bound:
+        views = [
+            normalize_view(clip.to(device), one, modality, mean=mean, std=std, levels=level)
+            for clip, one, level in zip(raw, params, levels, strict=True)
+        ]
+        return torch.stack(views)
+    seen = replace(modality, mean=mean, std=std)
+    frames, plan = plan_batch(raw, params, seen, size=raw[0].shape[-1], levels=levels, cropped=True)
+    return augment_batch(send(frames, device), plan.with_tensors(send(plan.numbers, device), send(plan.rows, device)))

@@ -1,4 +1,4 @@
-"""Networks of other libraries, by name: `timm:NAME`, `torchvision:NAME`. They are frozen.
+"""Networks of other libraries, by name: `timm:NAME`, `torchvision:NAME`, `transformers:FOLDER`. They are frozen.
 
 Their own preprocessing comes with them. A library is one module that loads its networks, and one entry of `LIBRARIES`.
 A network has `metadata`: its input.
@@ -11,6 +11,11 @@ from pathlib import Path
 from covid_cmsf.models.image_networks import image_weights_file, load_image_network
 from covid_cmsf.models.input_transform import InputTransform
 from covid_cmsf.models.library_weights import LoadedNetwork
+from covid_cmsf.models.transformers_networks import (
+    load_transformers_network,
+    transformers_inputs,
+    transformers_weights_file,
+)
 from covid_cmsf.models.video_networks import load_video_network, video_weights_file
 
 
@@ -21,11 +26,13 @@ class Library:
     modality: str  # that they see
     load: Callable[[str], LoadedNetwork]  # from an address `PREFIX:NAME?weights=...`
     weights_file: Callable[[str], Path | None]  # of an address; None: downloaded or random
+    inputs: Callable[[str], str] = lambda address: ""  # a hash of what else determines its features
 
 
 LIBRARIES = {
     "timm": Library("frame", load_image_network, image_weights_file),
     "torchvision": Library("rgb", load_video_network, video_weights_file),
+    "transformers": Library("rgb", load_transformers_network, transformers_weights_file, transformers_inputs),
 }
 
 
@@ -36,8 +43,8 @@ def named_library(address: str | Path) -> Library | None:
 
 
 def network_name(address: str) -> str:
-    """Return the name within the library: `resnet50` of `timm:resnet50?weights=hub`."""
-    return address.partition(":")[2].partition("?")[0]
+    """Return the name within the library: `resnet50` of `timm:resnet50?weights=hub`; of a path, its last part."""
+    return address.partition(":")[2].partition("?")[0].rstrip("/").rpartition("/")[2]
 
 
 def load_named_network(address: str) -> LoadedNetwork:

@@ -4,14 +4,35 @@ with autocast("bf16", device):
     feature = compile_(encoder)(clip)
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import nn
 
 Precision = Literal["fp32", "bf16", "fp16"]
+BF16_CAPABILITY = 8  # compute capability from which GPUs have bf16: A100 and later
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def resolve_precision(precision: str, device: torch.device) -> str:
+    """Return the precision; `auto` is bf16 on GPUs that have it, else fp32."""
+    if precision != "auto":
+        return precision
+    has_bf16 = device.type == "cuda" and torch.cuda.get_device_properties(device).major >= BF16_CAPABILITY
+    return "bf16" if has_bf16 else "fp32"
+
+
+@contextmanager
+def fixed_shapes(device: torch.device) -> Iterator[None]:
+    """Let cuDNN measure its kernels at the first batch, on a GPU: worth it where all batches have one shape."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or device.type == "cuda"
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def autocast(precision: str, device: torch.device | str) -> AbstractContextManager[object]:

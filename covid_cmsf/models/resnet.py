@@ -2,17 +2,23 @@
 
 As in torchvision and in the official CMSF code, the stride is in the 3x3 convolution (v1.5), and convolutions are
 initialized with `kaiming_normal_`. State-dict keys are torchvision's, without `fc`.
+
+torchvision is imported where a network is built: it takes longer to import than PyTorch (it imports torch._dynamo), and
+most commands build no ResNet.
 """
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from covid_cmsf.models.encoder import Encoder
 from covid_cmsf.models.registry import register_encoder
+
+if TYPE_CHECKING:
+    from torchvision.models.resnet import ResNet
 
 SMALL_WIDTH = 16  # channels of the first stage of r10_small; a full ResNet has 64
 LAYERS = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")
@@ -25,7 +31,7 @@ class ResNetEncoder(Encoder):
     min_input_size = (1, 1, 1)
     memory_format = torch.channels_last
 
-    def __init__(self, net: ResNet, name: str, *, in_channels: int, bn_eps: float) -> None:
+    def __init__(self, net: "ResNet", name: str, *, in_channels: int, bn_eps: float) -> None:
         layers = OrderedDict((layer, getattr(net, layer)) for layer in LAYERS)
         for module in net.modules():
             if isinstance(module, nn.BatchNorm2d):
@@ -37,8 +43,7 @@ class ResNetEncoder(Encoder):
         """Return the feature map (B, num_features, T, h, w) for clips (B, C, T, H, W); an image has T = 1."""
         clip = self.check_clip(clip)
         frames = rearrange(clip, "b c t h w -> (b t) c h w").contiguous(memory_format=self.memory_format)
-        features: Tensor = self.trunk(frames)
-        return rearrange(features, "(b t) c h w -> b c t h w", b=clip.shape[0])
+        return rearrange(self.run_trunk(frames), "(b t) c h w -> b c t h w", b=clip.shape[0])
 
 
 def _first_conv(width: int, in_channels: int, *, kernel: int, stride: int) -> nn.Conv2d:
@@ -49,6 +54,8 @@ def _first_conv(width: int, in_channels: int, *, kernel: int, stride: int) -> nn
 
 @register_encoder("r18", default_input_size=(1, 224, 224), summary="ResNet-18")
 def r18(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
+    from torchvision.models.resnet import BasicBlock, ResNet
+
     net = ResNet(BasicBlock, [2, 2, 2, 2])
     net.conv1 = _first_conv(64, in_channels, kernel=7, stride=2)
     return ResNetEncoder(net, name, in_channels=in_channels, bn_eps=bn_eps)
@@ -56,6 +63,8 @@ def r18(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
 
 @register_encoder("r50", default_input_size=(1, 224, 224), summary="ResNet-50, the image backbone of the paper")
 def r50(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
+    from torchvision.models.resnet import Bottleneck, ResNet
+
     net = ResNet(Bottleneck, [3, 4, 6, 3])
     net.conv1 = _first_conv(64, in_channels, kernel=7, stride=2)
     return ResNetEncoder(net, name, in_channels=in_channels, bn_eps=bn_eps)
@@ -65,6 +74,8 @@ def r50(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
     "r18_cifar", default_input_size=(1, 32, 32), summary="ResNet-18 for small images: 3x3 start, no stride, no pool"
 )
 def r18_cifar(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
+    from torchvision.models.resnet import BasicBlock, ResNet
+
     net = ResNet(BasicBlock, [2, 2, 2, 2])
     net.conv1 = _first_conv(64, in_channels, kernel=3, stride=1)
     net.maxpool = nn.Identity()
@@ -73,6 +84,8 @@ def r18_cifar(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
 
 @register_encoder("r10_small", default_input_size=(1, 32, 32), summary="ResNet-10, a quarter as wide, for small images")
 def r10_small(name: str, *, in_channels: int, bn_eps: float) -> Encoder:
+    from torchvision.models.resnet import BasicBlock, ResNet
+
     net = ResNet(BasicBlock, [1, 1, 1, 1])
     net.conv1, net.maxpool = _first_conv(SMALL_WIDTH, in_channels, kernel=3, stride=1), nn.Identity()
     net.bn1, net.inplanes = nn.BatchNorm2d(SMALL_WIDTH), SMALL_WIDTH

@@ -93,8 +93,7 @@ class S3D(Encoder):
 
     def forward_features(self, clip: Tensor) -> Tensor:
         """Return the feature map (B, num_features, t, h, w), channels-last, for clips (B, C, T, H, W)."""
-        features: Tensor = self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
-        return features
+        return self.run_trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
 
 
 def _build(layer: Layer, channels: int, width_divisor: int, gated: bool) -> tuple[nn.Module, int]:

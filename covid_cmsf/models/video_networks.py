@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from covid_cmsf.files import file_sha256
 from covid_cmsf.models.checkpoints.detect import unwrap_state_dict
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata, Size
 from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
@@ -107,7 +108,11 @@ def load_video_network(address: str) -> LoadedNetwork:
         return LoadedNetwork(build_video_network(name, state, location=str(path)), path)
     if weights == RANDOM:
         return LoadedNetwork(freeze_(_create(name, trained="untrained: random weights of seed 0")), None, True)
-    return LoadedNetwork(freeze_(VideoNetwork(_download(name), name, trained="by others, on Kinetics-400")), None)
+    path = _download(name)
+    state, _ = unwrap_state_dict(read_checkpoint_file(path))
+    network = _create(name, trained="by others, on Kinetics-400")
+    load_state_(network, state, location=str(path))
+    return LoadedNetwork(freeze_(network), None)
 
 
 def video_weights_file(address: str) -> Path | None:
@@ -150,12 +155,24 @@ def _check_name(name: str) -> None:
         raise ValueError(f"torchvision has no video network {name!r}; choose from {', '.join(NETWORKS)}")
 
 
-def _download(name: str) -> nn.Module:
-    from torchvision.models import get_model
+def _download(name: str) -> Path:
+    """Return torchvision's weights file in the cache of torch.hub, downloaded if it is not there.
 
-    try:
-        network: nn.Module = get_model(name, weights="DEFAULT")
-    except Exception as error:  # whatever the client or the file system raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"torchvision could not download the weights of {name} ({reason})") from error
-    return network
+    The file is verified by the start of its SHA-256 in its name, and is read as any other: torch.hub would unpickle it
+    freely, and not look at the hash of a file that is already there.
+    """
+    from torchvision.models import get_model_weights
+
+    url: str = get_model_weights(name)["DEFAULT"].url
+    path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    expected = path.stem.rpartition("-")[2]
+    if not path.is_file():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(url, str(path), expected, progress=False)
+        except Exception as error:  # whatever the client or the file system raise
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ValueError(f"torchvision could not download the weights of {name} ({reason})") from error
+    if not file_sha256(path).startswith(expected):
+        raise ValueError(f"{path} is damaged: its SHA-256 does not begin with {expected}; delete it")
+    return path

@@ -70,7 +70,6 @@ def gather_targets(
     if not shuffle:
         return dist.gather(forward_in_groups(target, view, groups))
     total = len(view) * dist.world_size
-    order = send(torch.randperm(total, generator=generator), view.device)
-    own = order[dist.local_slice(total)]
-    shuffled = dist.gather(forward_in_groups(target, dist.gather(view)[own], groups))
-    return shuffled[torch.argsort(order)]
+    order = torch.randperm(total, generator=generator)
+    shuffled = dist.gather(forward_in_groups(target, dist.exchange(view, order), groups))
+    return shuffled[send(torch.argsort(order), view.device)]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from covid_cmsf.clips.base import Clips
 from covid_cmsf.methods.base import HeadConfig, Method, TargetMethodConfig
 from covid_cmsf.methods.instance_memory import InstanceMemory
 from covid_cmsf.methods.memory_bank import MemoryBanks
@@ -47,15 +48,17 @@ class TrainComponents:
     cached: dict[str, Tensor] = field(default_factory=dict)  # guide column: its cached views (V, N, D)
 
 
-def build_components(config: TrainConfig, dist: DistributedContext) -> TrainComponents:
-    """Build everything on its device."""
+def build_components(config: TrainConfig, dist: DistributedContext, *, clips: Clips | None = None) -> TrainComponents:
+    """Build everything on its device; `clips` replace those that the configuration names."""
+    _check_batch_norm(config, dist)  # before clips are decoded into a cache
     seed_everything(config.seed)
     seen = get_modality(config.modality, flow_style=config.views.flow_style)
     guides = load_guides(config.guides, flow_style=config.views.flow_style)
     live = dict.fromkeys(chosen.modality for chosen in config.guides if chosen.cache == "none")
     cached = dict.fromkeys(chosen.modality for chosen in config.guides if chosen.cache != "none")
     target_sees = [*([seen.name] if config.method.has_target else []), *live]
-    data = open_data(config, online=[seen.name], target=target_sees, cached=[*cached])
+    local = dist.local_processes()
+    data = open_data(config, online=[seen.name], target=target_sees, cached=[*cached], clips=clips, local=local)
     head = config.method.head or HeadLayout(sizes=(encoder_num_features(config.encoder), max(data.num_classes, 1)))
     encoder, projector, init_description = init_network(
         config.encoder, modality=seen, head=head, init=config.init, branch=config.init_branch
@@ -79,7 +82,8 @@ def build_components(config: TrainConfig, dist: DistributedContext) -> TrainComp
         std=seen.std,
         trained=describe_run(config),
         short_edge=info.short_edge if (info := data.clips.info) is not None else None,
-        flow=info.flow if info is not None and seen.stored_modality == "flow" else None,
+        fps=info.fps or None if info is not None else None,
+        flow=info.origin_of(seen.stored_modality) if info is not None else None,
     )
     return TrainComponents(
         data=replace(data, labels=data.labels.to(dist.device)),
@@ -124,7 +128,7 @@ def _check_init(metadata: EncoderMetadata, modality: Modality, init: str) -> Non
     """Raise ValueError unless the weights were trained on this kind of input."""
     trained_on = metadata.modality
     known = MODALITIES.get(trained_on)
-    if known is not None and (known.stored_modality == "flow") != (modality.stored_modality == "flow"):
+    if known is not None and known.is_flow != modality.is_flow:
         raise ValueError(
             f"init: {init} is a network for {trained_on} ({metadata.in_channels} input channels), and this run trains "
             f"on {modality.name}; give a network for {modality.name}, or set modality={trained_on}"
@@ -210,21 +214,25 @@ def _build_memory(method: Method, data: TrainData, network: Network, dist: Distr
     return InstanceMemory(len(data.views), network.projector.layout.sizes[-1]).to(dist.device)
 
 
+def _check_batch_norm(config: TrainConfig, dist: DistributedContext) -> None:
+    several_gpus = dist.world_size > 1 and dist.device.type == "cuda"
+    if config.batch_norm.mode == "sync" and not several_gpus:
+        raise ValueError("batch_norm.mode=sync needs several processes, each with a GPU; try local or frozen")
+    if config.batch_norm.groups > 1 and dist.world_size > 1:
+        raise ValueError("batch_norm.groups imitates several processes in one; there are several")
+
+
 def _prepare_networks(
     network: Network, target: Network | None, config: TrainConfig, dist: DistributedContext
 ) -> tuple[Network, Network | None]:
     mode = config.batch_norm.mode
-    several_gpus = dist.world_size > 1 and dist.device.type == "cuda"
-    if mode == "sync" and not several_gpus:
-        raise ValueError("batch_norm.mode=sync needs several processes, each with a GPU; try local or frozen")
-    if config.batch_norm.groups > 1 and dist.world_size > 1:
-        raise ValueError("batch_norm.groups imitates several processes in one; there are several")
     groups = resolve_groups(config.batch_norm, world_size=dist.world_size)
     if groups != config.batch_norm.groups:
         logger.info("batch_norm.shuffle in one process: %d groups of the batch imitate %d processes", groups, groups)
     both = [network] if target is None else [network, target]
-    if mode == "sync" or (mode == "auto" and several_gpus):
+    if mode == "sync":
         both = [use_sync_batchnorm(one) for one in both]
+    both[0].encoder.gradient_checkpointing = config.runtime.gradient_checkpointing
     for one in both:
         one.to(dist.device)
         train_mode_(one, frozen=mode == "frozen")

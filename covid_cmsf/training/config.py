@@ -8,7 +8,7 @@ from covid_cmsf.config import Config
 from covid_cmsf.methods.base import TargetMethodConfig
 from covid_cmsf.methods.registry import MethodConfig
 from covid_cmsf.models.named_networks import named_library
-from covid_cmsf.models.precision import Precision
+from covid_cmsf.training.loggers import LoggerName, WandbMode
 from covid_cmsf.views.config import ViewConfig
 from covid_cmsf.views.modalities import MODALITIES
 
@@ -20,11 +20,12 @@ class GuideConfig(Config):
 
     weights: str = Field(
         description="a run folder, any file that `covid-cmsf weights show` can read, or a network of another library: "
-        "timm:NAME, timm:NAME?weights=FILE, timm:NAME?weights=hub, torchvision:NAME?weights=FILE"
+        "timm:NAME, timm:NAME?weights=FILE, timm:NAME?weights=hub, torchvision:NAME?weights=FILE, "
+        "transformers:FOLDER"
     )
     modality: str = Field(
-        description="its input: rgb, flow, residual_flow, rgbdiff, or frame for a 2D network; default of timm:NAME: "
-        "frame, of torchvision:NAME: rgb"
+        description="its input: rgb, flow, residual_flow, motion, residual_motion, rgbdiff, or frame for a 2D network; "
+        "default of timm:NAME: frame, of torchvision:NAME and transformers:FOLDER: rgb"
     )
     branch: str | None = Field(
         default=None, description="network to take from a file with several: online (default) or target"
@@ -113,8 +114,8 @@ class BatchNormConfig(Config):
 
     mode: Literal["auto", "sync", "local", "frozen"] = Field(
         default="auto",
-        description="sync: all processes; local: each process; auto: sync with several GPUs, else local; frozen: the "
-        "encoder's running statistics (new heads use those of the batch)",
+        description="local: each process; auto: local; sync: all processes, on several GPUs; frozen: the encoder's "
+        "running statistics (new heads use those of the batch)",
     )
     groups: int = Field(
         default=1, ge=1, description="split the batch into groups with statistics of their own, as on several GPUs"
@@ -186,15 +187,60 @@ class RuntimeConfig(Config):
         default=0, ge=0, description="threads of the training process; 0: half of its cores, and as before on resuming"
     )
     cache_gb: float = Field(default=0.0, ge=0, description="gigabytes of decoded clips to keep in memory, per machine")
+    cache_dir: str = Field(
+        default="",
+        description="instead: a folder on a fast disk of this machine, where decoded clips are kept for all processes "
+        "and later runs",
+    )
+    gradient_checkpointing: bool = Field(
+        default=False,
+        description="keep only the inputs of the encoder's blocks and compute the rest again in the backward pass: "
+        "less memory, a second forward pass, the same result",
+    )
+    knn_every_epochs: int = Field(
+        default=0, ge=0, description="search nearest neighbors every so many epochs, and after the last; 0: never"
+    )
+    knn_subset: str = Field(default="test", description="subset of the split whose videos are searched")
+    knn_videos: int = Field(default=256, ge=2, description="at most so many of them; two windows of each are read")
     timeout_minutes: float = Field(
         default=60.0, gt=0, description="minutes after which a process stops waiting for the others"
     )
     save_minutes: float = Field(default=15.0, gt=0, description="minutes between checkpoints within an epoch")
+    background_checkpoints: bool = Field(
+        default=True,
+        description="write checkpoints in a thread while training goes on; takes memory for a copy of their tensors",
+    )
     keep_every_epochs: int = Field(
         default=0, ge=0, description="keep a checkpoint every so many epochs; 0: only the last"
     )
     keep: int = Field(default=3, ge=1, description="number of these to keep, the newest")
-    tensorboard: bool = Field(default=True, description="write the metrics for TensorBoard too")
+    loggers: tuple[LoggerName, ...] = Field(
+        default=(), description="where the metrics go besides metrics.jsonl: tensorboard, wandb"
+    )
+    wandb_mode: WandbMode = Field(
+        default="offline",
+        description="offline: written to the run's folder only; online: sent to the account that wandb is logged in to",
+    )
+
+    @model_validator(mode="after")
+    def _clips_are_cached_in_one_place(self) -> "RuntimeConfig":
+        if self.cache_gb and self.cache_dir:
+            raise ValueError("cache_gb keeps decoded clips in memory and cache_dir on a disk: set one of them")
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tensorboard_is_a_logger(cls, values: object) -> object:
+        """Accept `tensorboard: true` of version 0.2 and earlier."""
+        if not isinstance(values, dict) or "tensorboard" not in values:
+            return values
+        values = dict(values)
+        if not isinstance(wanted := values.pop("tensorboard"), bool):
+            raise ValueError(f"tensorboard is {wanted!r}; the setting is now loggers: [tensorboard]")
+        loggers = values.get("loggers", ())
+        if wanted and isinstance(loggers, list | tuple) and "tensorboard" not in loggers:
+            values["loggers"] = [*loggers, "tensorboard"]
+        return values
 
 
 class TrainConfig(Config):
@@ -209,7 +255,9 @@ class TrainConfig(Config):
     split: str = Field(default="1", description="name of a split of the clips")
     subset: str = Field(default="train", description="subset of the split to train on")
     modality: str = Field(
-        default="rgb", description="input of the network that is trained: rgb, flow, residual_flow, rgbdiff or frame"
+        default="rgb",
+        description="input of the network that is trained: rgb, flow, residual_flow, motion, residual_motion, rgbdiff "
+        "or frame",
     )
     encoder: str = Field(default="s3d", description="a name from `covid-cmsf models list`")
     init: str | None = Field(default=None, description="run folder or weights file to start from; null: random weights")
@@ -225,7 +273,11 @@ class TrainConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     batch_norm: BatchNormConfig = BatchNormConfig()
-    precision: Precision = Field(default="fp32", description="of the forward and backward pass")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        default="auto",
+        description="of the forward and backward pass; auto: bf16 on GPUs that have it, else fp32, and as before on "
+        "resuming",
+    )
     compile: bool = Field(default=False, description="compile the encoders with torch.compile")
     seed: Seed = Field(default=0, description="of weights, order, clips and views")
     logging: LoggingConfig = LoggingConfig()
@@ -262,7 +314,10 @@ class TrainConfig(Config):
             raise ValueError(f"method.bank_size {self.method.bank_size} cannot hold a batch of {self.batch_size}")
         head = self.method.head
         if head is not None and head.reuse and self.init is None:
-            raise ValueError("method.head.reuse takes the projector of `init`, which is not set")
+            raise ValueError(
+                "method.head.reuse takes the projector of `init`, which is not set: give --init RUN, or "
+                "method.head.reuse=false"
+            )
         return self
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.cached import CachedClips
+from covid_cmsf.clips.decoded import DecodedClips
 from covid_cmsf.clips.labels import (
     labels_from_list,
     noisy_labels,
@@ -23,6 +24,8 @@ from covid_cmsf.clips.labels import (
     sample_name,
 )
 from covid_cmsf.clips.records import ClipRecord, get_column
+from covid_cmsf.clips.shared_memory import LocalProcesses
+from covid_cmsf.cores import available_cores
 from covid_cmsf.logs import progress_bar
 from covid_cmsf.training.config import LabelConfig, TrainConfig
 from covid_cmsf.training.distributed import DistributedContext
@@ -53,10 +56,19 @@ class TrainData:
 
 
 def open_data(
-    config: TrainConfig, *, online: Sequence[str], target: Sequence[str], cached: Sequence[str] = ()
+    config: TrainConfig,
+    *,
+    online: Sequence[str],
+    target: Sequence[str],
+    cached: Sequence[str] = (),
+    clips: Clips | None = None,
+    local: LocalProcesses | None = None,
 ) -> TrainData:
-    """Open the clips of a run, given the modalities of the online and target views and of cached guides."""
-    clips = open_clips(config.clips)
+    """Open the clips of a run, unless given, for the modalities of online and target views and of cached guides.
+
+    `local` are the processes of this machine, which share the memory for decoded clips.
+    """
+    clips = open_clips(config.clips) if clips is None else clips
     seen = [one for one in map(get_modality, (*online, *target, *cached)) if one.stored_modality in clips.modalities]
     check_modalities(clips, [*online, *target, *cached])
     records = training_records(clips, config, seen)
@@ -64,10 +76,13 @@ def open_data(
     chosen = config.views.model_copy(update={"modalities": needed})
     stored = sorted({get_modality(name).stored_modality for name in needed})
     if config.runtime.cache_gb:
-        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of this machine: they share the memory
-        gigabytes = config.runtime.cache_gb / processes
-        with progress_bar("decoding clips into memory", len(records)) as advance:
-            clips = CachedClips(clips, records, stored, gigabytes=gigabytes, on_video=advance)
+        gigabytes, local = config.runtime.cache_gb, local or LocalProcesses()
+        with progress_bar("decoding clips into memory", -(-len(records) // local.count)) as advance:
+            clips = CachedClips(clips, records, stored, gigabytes=gigabytes, on_video=advance, local=local)
+    elif config.runtime.cache_dir:
+        folder = Path(config.runtime.cache_dir)
+        with progress_bar(f"decoding clips into {folder}", len(records) * len(stored)) as advance:
+            clips = DecodedClips(clips, records, stored, folder=folder, on_video=advance)
     defer = config.runtime.device != "cpu" and torch.cuda.is_available()
     views = ViewDataset(clips, records, chosen, seed=config.seed, defer=defer, online=online, target=target)
     labels = visible_labels(views.records, config.labels)
@@ -103,6 +118,8 @@ def make_loader(data: TrainData, config: TrainConfig, dist: DistributedContext) 
         world_size=dist.world_size,
         repeat=config.repeat,
         pin_memory=dist.device.type == "cuda",
+        num_epochs=config.schedule.epochs,
+        multiple=config.optimizer.accumulate,
     )
 
 
@@ -116,7 +133,7 @@ def resolve_workers(workers: int | Literal["auto"], *, num_slots: int = 1, num_p
         return workers
     if num_processes is None:
         num_processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(0, len(os.sched_getaffinity(0)) // (num_slots * num_processes) - 1)
+    return max(0, available_cores() // (num_slots * num_processes) - 1)
 
 
 def select_listed(records: Sequence[ClipRecord], chosen: LabelConfig) -> Sequence[ClipRecord]:

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from covid_cmsf.devices import choose_device
+from covid_cmsf.clips.shared_memory import LocalProcesses
+from covid_cmsf.devices import choose_device, send
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,30 @@ class DistributedContext:
         chunks = [torch.empty_like(local) for _ in range(self.world_size)]
         dist.all_gather(chunks, local.detach().contiguous())
         return torch.cat(chunks)
+
+    def exchange(self, local: Tensor, order: Tensor) -> Tensor:
+        """Return this process's (b, ...) of all processes' samples in the order (B,), a permutation on the CPU.
+
+        Each process receives its own samples only: fewer bytes than all samples would have as uint8.
+        """
+        size = len(local)
+        if self.world_size == 1:
+            return local.detach()[send(order, local.device)]
+        wanted = order.view(self.world_size, size)  # by receiver
+        holders = wanted // size
+        sent = torch.cat([row[holder == self.rank] for row, holder in zip(wanted, holders, strict=True)])
+        outgoing = local.detach()[send(sent - self.rank * size, local.device)].contiguous()
+        incoming = torch.empty_like(outgoing)
+        own = holders[self.rank]
+        dist.all_to_all_single(
+            incoming,
+            outgoing,
+            output_split_sizes=torch.bincount(own, minlength=self.world_size).tolist(),
+            input_split_sizes=(holders == self.rank).sum(1).tolist(),
+        )
+        # They come sorted by sender: put each where it belongs.
+        places = torch.argsort(torch.argsort(own, stable=True))
+        return incoming[send(places, local.device)]
 
     def local_slice(self, gathered: int) -> slice:
         """Return the slice of this process's samples among `gathered` ones."""
@@ -66,6 +91,18 @@ class DistributedContext:
         values: list[Any] = [None] * self.world_size
         dist.all_gather_object(values, value)
         return values
+
+    def local_processes(self) -> LocalProcesses:
+        """Return the processes of this machine, as torchrun counts them."""
+        if self.world_size == 1:
+            return LocalProcesses()
+        machine, rank = os.environ.get("GROUP_RANK", "0"), int(os.environ.get("LOCAL_RANK", str(self.rank)))
+
+        def gather(value: Any) -> list[Any]:
+            here = [(one[1], one[2]) for one in self.gather_objects((machine, rank, value)) if one[0] == machine]
+            return [one for _, one in sorted(here, key=lambda pair: pair[0])]
+
+        return LocalProcesses(rank, int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world_size))), gather)
 
     def broadcast_object(self, value: Any) -> Any:
         """Return the first process's value, in every process. It must be picklable."""
@@ -99,4 +136,13 @@ def distributed_context(device: str, *, timeout_minutes: float = 60.0) -> Iterat
             device_id=chosen if is_cuda else None,
         )
         atexit.register(dist.destroy_process_group)
-    yield DistributedContext(rank, world_size, chosen)
+    try:
+        yield DistributedContext(rank, world_size, chosen)
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise RuntimeError(
+            f"process {rank} lost another one, which was killed, failed, or whose machine is gone: its own log says "
+            f"more. The same command resumes from the last checkpoint ({reason})"
+        ) from error

@@ -8,8 +8,9 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from covid_cmsf.logs import format_duration
+from covid_cmsf.logs import format_bytes, format_duration
 from covid_cmsf.models.named_networks import named_library
+from covid_cmsf.models.profile import activation_bytes
 from covid_cmsf.preflight import raise_problems
 from covid_cmsf.training.build import TrainComponents, build_components
 from covid_cmsf.training.config import TrainConfig
@@ -18,9 +19,10 @@ from covid_cmsf.training.distributed import DistributedContext, distributed_cont
 from covid_cmsf.training.guides import OwnWindows, embed_own_windows
 from covid_cmsf.training.loop import lr_and_momentum, make_step_config, usable_batches
 from covid_cmsf.training.preflight import check_training
-from covid_cmsf.training.run import set_threads
+from covid_cmsf.training.run import set_threads, with_precision
 from covid_cmsf.training.step import forward_backward, update
 from covid_cmsf.training.train_state import TrainState
+from covid_cmsf.views.modalities import get_modality
 
 STEPS = 2
 
@@ -47,6 +49,7 @@ def dry_run(config: TrainConfig, *, num_steps: int = STEPS) -> DryRunReport:
     trial = config.model_copy(update={"guides": live})
     with distributed_context(config.runtime.device) as dist:
         set_threads(config.runtime)
+        trial = with_precision(trial, dist)
         raise_problems(check_training(config))
         components = build_components(trial, dist)
         _try_cached_guides_(components, trial, dist)
@@ -62,6 +65,7 @@ def dry_run(config: TrainConfig, *, num_steps: int = STEPS) -> DryRunReport:
             losses.append(result.loss)
             marks.append(time.monotonic())
         batches.close()
+        loader.close()
         # The first step also starts workers and warms up; others may be disturbed by what else runs.
         durations = [after - before for before, after in pairwise(marks)]
         seconds = min(durations[1:] or durations)
@@ -74,8 +78,10 @@ def dry_run(config: TrainConfig, *, num_steps: int = STEPS) -> DryRunReport:
                 "videos": f"{len(components.data.views):,} ({config.subset} of split {config.split})",
                 "parameters": _parameters(components),
                 "bank": _bank(components),
-                "device": f"{dist.device}, {dist.world_size} process{'es' if dist.world_size > 1 else ''}",
+                "device": f"{dist.device}, {dist.world_size} process{'es' if dist.world_size > 1 else ''}, "
+                f"{trial.precision}",
                 "peak memory": _memory(dist.device),
+                "activations": _activations(trial),
                 "losses of two steps": ", ".join("none" if loss is None else f"{loss:.4f}" for loss in losses),
                 "steps": f"{steps:,} ({config.schedule.epochs} epochs of {per_epoch})",
                 "time per step": f"{seconds:.2f} s",
@@ -114,6 +120,26 @@ def _bank(components: TrainComponents) -> str:
     size = sum(buffer.numel() * buffer.element_size() for buffer in components.banks.buffers())
     columns = ", ".join(components.banks.main.columns)
     return f"{components.banks.main.size:,} entries of {columns}; {size / 1e6:.1f} MB"
+
+
+def _activations(config: TrainConfig) -> str:
+    """Describe what a step keeps per clip for the encoder's backward pass: memory that grows with the batch."""
+    seen = get_modality(config.modality, flow_style=config.views.flow_style)
+    size = config.views.frame_size if seen.single_frame else config.views.size
+    frames = 1 if seen.single_frame else config.views.length
+    chosen = config.runtime.gradient_checkpointing
+    kept = {
+        on: activation_bytes(
+            config.encoder,
+            (frames, size, size),
+            in_channels=seen.num_channels,
+            precision="fp32" if config.precision == "fp32" else "bf16",
+            gradient_checkpointing=on,
+        ).peak
+        for on in (True, False)
+    }
+    ours, other = format_bytes(kept[chosen]), format_bytes(kept[not chosen])
+    return f"{ours} per clip {'with' if chosen else 'without'} runtime.gradient_checkpointing, {other} otherwise"
 
 
 def _memory(device: torch.device) -> str:

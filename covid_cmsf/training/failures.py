@@ -4,6 +4,8 @@
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,15 +43,27 @@ class GpuMemoryError(RuntimeError):
 def memory_advice(config: TrainConfig, *, world_size: int) -> str:
     """Return one line about the settings by which a step needs less memory."""
     views, per_process = config.views, config.batch_size // world_size
-    advice = ["precision=bf16"] if config.precision == "fp32" else []
+    advice = [] if config.runtime.gradient_checkpointing else ["runtime.gradient_checkpointing=true (same result)"]
+    if config.precision == "fp32":
+        advice.append("precision=bf16")
     if per_process > 1:
         half = f"batch_size={config.batch_size // 2} optimizer.accumulate={2 * config.optimizer.accumulate}"
         advice.append(f"{half} (batch norm then sees half as many clips)")
     if any(guide.cache == "none" for guide in config.guides):
         advice.append("guides[].cache=views (no guide in the steps)")
-    advice.append(f"more GPUs (torchrun), or clips below views.length={views.length}, views.size={views.size}")
+    advice.append(f"shorter clips (views.length, now {views.length}), smaller crops (views.size, now {views.size})")
+    advice.append("more GPUs (torchrun)")
     described = f"{per_process} clips per GPU, {config.encoder}, {config.precision}"
     return f"out of GPU memory ({described}); less is needed with {'; '.join(advice)}"
+
+
+@contextmanager
+def explained_memory(config: TrainConfig, *, world_size: int) -> Iterator[None]:
+    """Turn PyTorch's out-of-memory error into one that says what to change."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise GpuMemoryError(memory_advice(config, world_size=world_size)) from error
 
 
 def save_failed_step(

@@ -1,5 +1,8 @@
 """Memory and disk space of a run: estimated from its configuration without allocating anything, and checked."""
 
+import os
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -7,7 +10,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.decoded import frames_path
+from covid_cmsf.clips.records import FLOW_MODALITIES
 from covid_cmsf.devices import choose_device
+from covid_cmsf.logs import format_bytes
 from covid_cmsf.methods.base import TargetMethodConfig
 from covid_cmsf.methods.memory_bank import MemoryBanks
 from covid_cmsf.models import MLP, Encoder, HeadLayout, create_model
@@ -15,8 +22,12 @@ from covid_cmsf.models.heads import head_layout
 from covid_cmsf.models.networks import make_predictor
 from covid_cmsf.preflight import Problem, check_disk, check_memory
 from covid_cmsf.training.config import TrainConfig
-from covid_cmsf.views.modalities import get_modality
+from covid_cmsf.training.data import resolve_workers, training_records
+from covid_cmsf.views.dataset import MAX_SHIPPED_VIEWS
+from covid_cmsf.views.loader import PREFETCH
+from covid_cmsf.views.modalities import Modality, get_modality
 
+SHARED_MEMORY = Path("/dev/shm")  # where workers put their batches, on Linux
 OPTIMIZER_COPIES = {"adam": 2, "sgd": 1}
 
 
@@ -89,13 +100,88 @@ def check_space(config: TrainConfig, footprint: Footprint, cached: float, folder
     return problems
 
 
+def check_shared_memory(config: TrainConfig, *, frame_pixels: int) -> list[Problem]:
+    """Check that the batches which workers prepare in advance fit into shared memory: else a worker dies of SIGBUS."""
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of this machine: they share the memory
+    workers = resolve_workers(config.runtime.workers)
+    if not workers or not SHARED_MEMORY.is_dir():
+        return []
+    per_process = config.batch_size // int(os.environ.get("WORLD_SIZE", "1"))
+    on_gpu = choose_device(config.runtime.device).type == "cuda"
+    batch = per_process * sample_bytes(config, frame_pixels=frame_pixels, deferred=on_gpu)
+    parts = min(workers, per_process)  # of a batch, one for each worker; those that are left work on the next batches
+    in_flight = -(-workers * PREFETCH // parts) + 1  # and the one whose pieces are being joined or copied
+    needed, free = processes * in_flight * batch, shutil.disk_usage(SHARED_MEMORY).free
+    if needed <= free:
+        return []
+    return [
+        Problem(
+            f"{workers * processes} workers have {processes * in_flight} batches of {per_process} in flight, about "
+            f"{format_bytes(needed)} in {SHARED_MEMORY}, which has {format_bytes(free)} free; give the container more "
+            f"(`docker run --shm-size {-(-int(1.2 * needed) // 2**30)}g`, on Kubernetes an emptyDir of medium Memory), "
+            "or set fewer runtime.workers (0: none, no shared memory) or a smaller batch_size"
+        )
+    ]
+
+
+def sample_bytes(config: TrainConfig, *, frame_pixels: int, deferred: bool) -> int:
+    """Return the bytes of one sample that workers hand over: its views as float32, or deferred, as uint8 frames.
+
+    `frame_pixels` are those of the largest stored frame, to whose size a deferred batch is padded; 0: not known.
+    """
+    live = [guide.modality for guide in config.guides if guide.cache == "none"]
+    in_target = {*([config.modality] if config.method.has_target else []), *live}
+    total = 0
+    for name in [config.modality, *in_target]:
+        modality = get_modality(name, flow_style=config.views.flow_style)
+        length = 1 if modality.single_frame else config.views.length
+        size = config.views.frame_size if modality.single_frame else config.views.size
+        if not deferred:
+            total += 4 * modality.num_channels * length * size**2
+            continue
+        shipped = frame_pixels or int(MAX_SHIPPED_VIEWS * size**2)
+        pixels = shipped if shipped <= MAX_SHIPPED_VIEWS * size**2 else size**2
+        channels = 2 if modality.is_flow else 3
+        total += channels * length * (2 if modality.frame_difference else 1) * pixels
+    return total
+
+
 def cache_bytes(config: TrainConfig, rgb_bytes: float, flow_bytes: float) -> float:
     """Return the memory that cached clips will take: at most `cache_gb`, and no more than there are decoded."""
     limit = config.runtime.cache_gb * 1e9
-    live = [config.modality, *(guide.modality for guide in config.guides if guide.cache == "none")]
-    stored = {get_modality(name).stored_modality for name in live}
-    decoded = rgb_bytes * ("rgb" in stored) + flow_bytes * ("flow" in stored)
+    decoded = decoded_bytes(config, rgb_bytes, flow_bytes)
     return min(limit, decoded) if decoded else limit  # images do not say their size
+
+
+def decoded_bytes(config: TrainConfig, rgb_bytes: float, flow_bytes: float) -> float:
+    """Return the size of all clips that the run reads, decoded."""
+    stored = decoded_modalities(config)
+    return rgb_bytes * ("rgb" in stored) + flow_bytes * len(stored.intersection(FLOW_MODALITIES))
+
+
+def decoded_modalities(config: TrainConfig) -> set[str]:
+    """Return the stored modalities that are decoded into a cache: of the run's views, not of cached guides."""
+    live = [config.modality, *(guide.modality for guide in config.guides if guide.cache == "none")]
+    return {get_modality(name).stored_modality for name in live}
+
+
+def check_cache_dir(
+    config: TrainConfig, clips: Clips, modalities: Sequence[Modality], rgb_bytes: float, flow_bytes: float
+) -> list[Problem]:
+    """Check that decoded clips fit onto the disk of `runtime.cache_dir`, beside those of them that are there already.
+
+    `modalities` are all that the run reads; the bytes are those of its clips, decoded.
+    """
+    if not config.runtime.cache_dir:
+        return []
+    folder, records = Path(config.runtime.cache_dir), training_records(clips, config, modalities)
+    try:
+        paths = [frames_path(folder, clips, records, name) for name in decoded_modalities(config)]
+    except ValueError as error:  # clips in memory
+        return [Problem(str(error))]
+    there = sum(path.stat().st_size for path in paths if path.is_file())
+    decoded = decoded_bytes(config, rgb_bytes, flow_bytes)
+    return check_disk(folder, max(0.0, decoded - there), "the decoded clips (runtime.cache_dir)")
 
 
 def checkpoint_bytes(config: TrainConfig, footprint: Footprint, folder: Path) -> float:

@@ -15,17 +15,19 @@ from covid_cmsf.methods.base import TargetMethodConfig
 from covid_cmsf.methods.contrastive import ContrastiveConfig
 from covid_cmsf.training.batchnorm import resolve_groups
 from covid_cmsf.training.build import TrainComponents
+from covid_cmsf.training.checkpoint_writer import CheckpointWriter
 from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.distributed import DistributedContext
-from covid_cmsf.training.failures import GpuMemoryError, check_weights, memory_advice, save_failed_step
+from covid_cmsf.training.failures import check_weights, explained_memory, save_failed_step
 from covid_cmsf.training.monitor import MetricsWriter, ProgressDisplay, bank_metrics, check_collapse
+from covid_cmsf.training.online_knn import OnlineKnn
 from covid_cmsf.training.run_dir import config_to_dict
 from covid_cmsf.training.schedules import ema_momentum, learning_rate
 from covid_cmsf.training.signals import StopRequest
 from covid_cmsf.training.step import StepConfig, StepResult, forward_backward, update
 from covid_cmsf.training.train_state import TrainState, capture_state
-from covid_cmsf.views.batch import Batch
+from covid_cmsf.views.batch import Batch, copied_aside
 from covid_cmsf.views.loader import ViewLoader
 
 logger = logging.getLogger(__name__)
@@ -44,10 +46,14 @@ class Run:
     dist: DistributedContext
     stop: StopRequest
     display: ProgressDisplay
+    knn: OnlineKnn | None = None  # of the first process, where it was asked for
 
     def __post_init__(self) -> None:
         self.step_config = make_step_config(self.config, world_size=self.dist.world_size)
-        self.timer = ThroughputTimer()
+        self.checkpoint_writer = CheckpointWriter(
+            self.checkpoints, in_background=self.config.runtime.background_checkpoints
+        )
+        self.timer = ThroughputTimer(device=self.dist.device)
         self.latest_metrics: dict[str, Any] = {}
         self.saved_at = self.counted_at = time.monotonic()
         self.warned = False
@@ -62,13 +68,15 @@ class ThroughputTimer:
     """Samples per second of wall-clock time, and the fraction of it spent waiting for data, per line of metrics.
 
     Wall-clock time, because a GPU works on while Python goes on: no block of the loop contains the time of a backward
-    pass, only the time from one line to the next does.
+    pass, only the time from one line to the next does. A GPU waits for data from the end of what was launched before a
+    batch to the batch's arrival, which two events on the GPU tell; Python also waits while the GPU still works.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, device: torch.device | None = None) -> None:
+        self._clock, self._on_gpu = clock, device is not None and device.type == "cuda"
         self._start = clock()
         self._data, self._samples = 0.0, 0
+        self._waits: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []  # of the GPU: from, to
 
     def count(self, samples: int) -> None:
         """Count samples that were trained on."""
@@ -84,41 +92,56 @@ class ThroughputTimer:
     def timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield the batches, counting the time that each is waited for."""
         while True:
-            start = self._clock()
+            start, launched = self._clock(), self._mark()
             try:
                 # A DataLoader draws a seed for its workers when an epoch starts, and again when one is resumed.
                 with torch.random.fork_rng(devices=[]):
                     batch = next(batches)
             except StopIteration:
                 return
-            self._data += self._clock() - start
+            arrived = self._mark()
+            if launched is None or arrived is None:
+                self._data += self._clock() - start
+            else:
+                self._waits.append((launched, arrived))
             yield batch
 
     def read(self) -> dict[str, float]:
         """Return samples per second and the fraction of the time spent waiting for data, then reset."""
+        if self._waits:
+            self._waits[-1][1].synchronize()
         now = self._clock()
         total = max(now - self._start, 1e-9)
+        self._data += sum(launched.elapsed_time(arrived) for launched, arrived in self._waits) / 1e3
         metrics = {"samples_per_s": self._samples / total, "data_fraction": self._data / total}
-        self._start, self._data, self._samples = now, 0.0, 0
+        self._start, self._data, self._samples, self._waits = now, 0.0, 0, []
         return metrics
+
+    def _mark(self) -> torch.cuda.Event | None:
+        if not self._on_gpu:
+            return None
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
 
 def train(run: Run) -> Literal["finished", "stopped"]:
     """Train to the last epoch, or until a stop is requested."""
     config, train_state = run.config, run.train_state
-    for epoch in range(train_state.epoch, config.schedule.epochs):
-        left = run.batches_per_epoch - train_state.batch  # further batches of the loader fill no whole step
-        with closing(run.loader.epoch(epoch, first_batch=train_state.batch)) as batches:
-            for batch in islice(run.timer.timed(batches), left):
-                stopped = train_batch(run, batch)
-                if stopped:
-                    save_checkpoint(run)
-                    return "stopped"
-        train_state.epoch, train_state.batch = epoch + 1, 0
-        cluster_(run.components, run.dist)
-        run.display.log_epoch(epoch + 1, config.schedule.epochs, run.latest_metrics)
-        every = config.runtime.keep_every_epochs
-        save_checkpoint(run, kept=bool(every) and train_state.epoch % every == 0)
+    with run.checkpoint_writer, closing(run.loader):
+        for epoch in range(train_state.epoch, config.schedule.epochs):
+            left = run.batches_per_epoch - train_state.batch
+            with closing(run.loader.epoch(epoch, first_batch=train_state.batch)) as batches:
+                for batch in islice(run.timer.timed(copied_aside(batches, run.dist.device)), left):
+                    stopped = train_batch(run, batch)
+                    if stopped:
+                        save_checkpoint(run)
+                        return "stopped"
+            train_state.epoch, train_state.batch = epoch + 1, 0
+            cluster_(run.components, run.dist)
+            run.display.log_epoch(epoch + 1, config.schedule.epochs, run.latest_metrics)
+            every = config.runtime.keep_every_epochs
+            save_checkpoint(run, kept=bool(every) and train_state.epoch % every == 0)
     return "finished"
 
 
@@ -127,15 +150,14 @@ def train_batch(run: Run, batch: Batch) -> bool:
     train_state, step_config, dist = run.train_state, run.step_config, run.dist
     last = (train_state.batch + 1) % step_config.accumulate == 0
     with skip_gradient_sync(run.components.online, not last):
-        try:
+        with explained_memory(run.config, world_size=dist.world_size):
             result = forward_backward(run.components, batch, step_config, dist)
-        except torch.OutOfMemoryError as error:
-            raise GpuMemoryError(memory_advice(run.config, world_size=dist.world_size)) from error
         if not result.finite:
             save_failed_step(run.checkpoints.folder.parent, run.components, batch, result, capture_run(run), dist)
         if last and result.loss is not None:
             lr, momentum = lr_and_momentum(run.config, train_state, run.batches_per_epoch)
-            update(run.components, step_config, lr=lr, momentum=momentum)
+            with explained_memory(run.config, world_size=dist.world_size):
+                update(run.components, step_config, lr=lr, momentum=momentum)
     run.timer.count(len(batch.labels) * dist.world_size)
     train_state.batch += 1
     train_state.step += 1
@@ -146,6 +168,7 @@ def train_batch(run: Run, batch: Batch) -> bool:
     train_state.seconds += now - run.counted_at  # includes waiting for data and saving
     run.counted_at = now
     run.display.set_step(train_state.step)
+    run.checkpoint_writer.check()
     log_metrics(run, result)
     if not last:
         return False
@@ -193,6 +216,9 @@ def log_metrics(run: Run, result: StepResult) -> None:
             run.warned = check_collapse(
                 metrics, train_state, config.logging, warned=run.warned, contrastive=contrastive
             )
+    if end and run.knn is not None and run.knn.is_due(train_state.epoch + 1, config.schedule.epochs):
+        with run.timer.paused():
+            metrics |= run.knn.measure(run.dist.device)
     metrics |= {**run.timer.read(), "seconds": train_state.seconds, "num_replaced": run.loader.num_replaced}
     run.latest_metrics = metrics
     run.display.show_metrics(metrics)
@@ -211,12 +237,12 @@ def lr_and_momentum(config: TrainConfig, train_state: TrainState, batches_per_ep
 
 
 def save_checkpoint(run: Run, *, kept: bool = False) -> None:
-    """Save a checkpoint. All processes must call it."""
+    """Save a checkpoint, or begin to. All processes must call it."""
     with run.timer.paused():
         check_weights(run.components.network, run.train_state.step)
         values, train_state = capture_run(run), run.train_state
         if run.dist.is_main:
-            run.checkpoints.save(
+            run.checkpoint_writer.save(
                 values,
                 epoch=train_state.epoch,
                 batch=train_state.batch,

@@ -1,8 +1,8 @@
-"""Monitoring of a run: metrics.jsonl and TensorBoard, the progress bar, and detection of collapse."""
+"""Monitoring of a run: metrics.jsonl and other loggers, the progress bar, and detection of collapse."""
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from covid_cmsf.methods.diagnostics import embedding_std
 from covid_cmsf.methods.memory_bank import MemoryBanks
 from covid_cmsf.models.effective_rank import effective_rank
 from covid_cmsf.training.config import LoggingConfig
+from covid_cmsf.training.loggers import MetricsLogger
 from covid_cmsf.training.train_state import TrainState
 
 logger = logging.getLogger(__name__)
@@ -23,32 +24,31 @@ MAX_ENTRIES = 4096  # of the bank, for the effective rank
 
 
 class MetricsWriter:
-    """Append lines to metrics.jsonl; a resumed run first drops lines after its `step`, which a kill left behind."""
+    """Append lines to metrics.jsonl; a resumed run first drops lines after its `step`, which a kill left behind.
 
-    def __init__(self, folder: Path, *, step: int, tensorboard: bool) -> None:
+    Numbers also go to the `loggers`, which are closed with it.
+    """
+
+    def __init__(self, folder: Path, *, step: int, interval: int, loggers: Sequence[MetricsLogger] = ()) -> None:
         self.path = folder / "metrics.jsonl"
         drop_after(self.path, step)
+        warn_of_missing(self.path, step, interval)
         self._file = self.path.open("a", encoding="utf-8")
-        self._board: Any = None
-        if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1, flush_secs=30)
+        self._loggers = loggers
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """Write one line; numbers also go to TensorBoard."""
+        """Write one line."""
         self._file.write(json.dumps({"step": step, **values}) + "\n")
         self._file.flush()
-        if self._board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self._board.add_scalar(name, value, step)
+        numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
+        for one in self._loggers:
+            one.write(step, numbers)
 
     def close(self) -> None:
         """Flush and close."""
         self._file.close()
-        if self._board is not None:
-            self._board.close()
+        for one in self._loggers:
+            one.close()
 
 
 OLD_METRIC_NAMES = {  # of version 0.1.0
@@ -100,6 +100,14 @@ def drop_after(path: Path, step: int) -> None:
     if path.is_file():
         kept = [line for line in read_metrics(path) if line["step"] <= step]
         write_text_atomic(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def warn_of_missing(path: Path, step: int, interval: int) -> None:
+    """Warn if the lines do not go on to `step`: the file lost its end, which a resumed run does not write again."""
+    lines = read_metrics(path)
+    last = int(lines[-1]["step"]) if lines else 0
+    if step - step % interval > last:
+        logger.warning("%s: the metrics of steps %d to %d are missing", path, last + 1, step)
 
 
 class ProgressDisplay:

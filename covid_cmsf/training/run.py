@@ -17,15 +17,18 @@ from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.fingerprint import files_fingerprint
 from covid_cmsf.clips.records import ClipRecord, record_identity
 from covid_cmsf.config import validate
+from covid_cmsf.cores import available_cores
 from covid_cmsf.files import write_text_atomic
 from covid_cmsf.logs import add_text_file, remove_handler
 from covid_cmsf.models import Guide
+from covid_cmsf.models.precision import fixed_shapes, resolve_precision
 from covid_cmsf.preflight import raise_problems
 from covid_cmsf.training.build import TrainComponents, build_components
 from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.config import GuideConfig, RuntimeConfig, TrainConfig
 from covid_cmsf.training.data import make_loader, resolve_workers
 from covid_cmsf.training.distributed import DistributedContext, distributed_context
+from covid_cmsf.training.failures import explained_memory
 from covid_cmsf.training.guides import (
     OwnWindows,
     average_and_center,
@@ -34,8 +37,10 @@ from covid_cmsf.training.guides import (
     read_guide_cache,
     write_guide_cache,
 )
+from covid_cmsf.training.loggers import make_loggers
 from covid_cmsf.training.loop import Run, make_step_config, train, usable_batches
 from covid_cmsf.training.monitor import MetricsWriter, last_metrics, progress_display
+from covid_cmsf.training.online_knn import OnlineKnn
 from covid_cmsf.training.preflight import check_training
 from covid_cmsf.training.run_dir import (
     check_same_config,
@@ -81,12 +86,16 @@ def _run_training(
         values = checkpoints.load()
         if values is None:
             check_never_trained(folder)
+        config = with_precision(config, dist, recorded=None if values is None else values["config"]["precision"])
         if values is not None and not accept_changes:
             check_same_config(folder, validate(TrainConfig, values["config"], origin=str(folder)), config)
         if dist.is_main:
             checkpoints.repair()
+        stack.enter_context(fixed_shapes(dist.device))
         set_threads(config.runtime, recorded=None if values is None else values.get("threads"))
-        components = build_components(config, dist)
+        with explained_memory(config, world_size=dist.world_size):
+            components = build_components(config, dist)
+        knn = OnlineKnn(components, config) if config.runtime.knn_every_epochs and dist.is_main else None
         loader = make_loader(components.data, config, dist)
         train_state = TrainState() if values is None else restore_(components, values, dist)
         if values is not None:
@@ -98,15 +107,27 @@ def _run_training(
             raise ValueError(f"the processes see different contents of {folder}: it must be on shared storage")
         if dist.is_main:
             write_config(folder, config)
-        fill_guide_caches_(components, config, dist, folder)
+        with explained_memory(config, world_size=dist.world_size):
+            fill_guide_caches_(components, config, dist, folder)
         total = config.schedule.epochs * usable_batches(loader, make_step_config(config, world_size=dist.world_size))
         writer = None
         if dist.is_main:
             _log_start(components, config, train_state, folder, dist)
-            writer = MetricsWriter(folder, step=train_state.step, tensorboard=config.runtime.tensorboard)
+            writer = MetricsWriter(
+                folder,
+                step=train_state.step,
+                interval=config.logging.interval,
+                loggers=make_loggers(
+                    config.runtime.loggers,
+                    folder,
+                    step=train_state.step,
+                    config=config_to_dict(config),
+                    wandb_mode=config.runtime.wandb_mode,
+                ),
+            )
             stack.callback(writer.close)
         display = stack.enter_context(progress_display(total=total, done=train_state.step, quiet=not dist.is_main))
-        run = Run(config, components, loader, train_state, checkpoints, writer, dist, stop, display)
+        run = Run(config, components, loader, train_state, checkpoints, writer, dist, stop, display, knn)
         stop.at_once = False
         status = train(run)
         for guide in components.guides:
@@ -187,13 +208,21 @@ def set_threads(runtime: RuntimeConfig, *, recorded: int | None = None) -> None:
     `runtime.threads`, or the number that a resumed run `recorded`, or half of this process's cores: never what depends
     on the number of workers, so that it changes no result.
     """
-    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    cores = available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     threads = runtime.threads or recorded or max(1, cores // 2)
     if recorded not in (None, threads):
         logger.warning(
             "the run had %d threads so far, now %d: the last bits of its results may differ", recorded, threads
         )
     torch.set_num_threads(threads)
+
+
+def with_precision(config: TrainConfig, dist: DistributedContext, *, recorded: str | None = None) -> TrainConfig:
+    """Return the configuration with `auto` resolved: what the first process `recorded` before, or has."""
+    chosen: str = config.precision
+    if chosen == "auto":  # every process takes part, also where only some of them see a checkpoint
+        chosen = dist.broadcast_object(recorded or resolve_precision(chosen, dist.device))
+    return config.model_copy(update={"precision": chosen})
 
 
 def restore_read_counts_(loader: ViewLoader, counts: list[list[int]] | None, dist: DistributedContext) -> None:
@@ -224,19 +253,22 @@ def _log_start(
     components: TrainComponents, config: TrainConfig, train_state: TrainState, folder: Path, dist: DistributedContext
 ) -> None:
     info: dict[str, Any] = {"device": str(dist.device), "processes": dist.world_size, "from_step": train_state.step}
+    info["precision"] = config.precision
     info["workers"] = resolve_workers(config.runtime.workers)  # per process
     if dist.device.type == "cuda":
         info["gpu"] = torch.cuda.get_device_name(dist.device)
     log_environment(folder, info)
     begin = "resuming at" if train_state.step else "starting at"
     logger.info(
-        "%s, %d videos, %s; %s epoch %d, batch %d; everything is in %s",
+        "%s, %d videos, %s; %s epoch %d, batch %d, in %s on %s; everything is in %s",
         components.metadata.trained,
         len(components.data.views),
         components.init_description,
         begin,
         train_state.epoch,
         train_state.batch,
+        config.precision,
+        dist.device,
         folder,
     )
     for guide in components.guides:
@@ -256,6 +288,11 @@ def _log_start(
             )
 
 
+def _without_step(line: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the last line of metrics.jsonl as `latest_metrics` has it: the step is in the summary's progress."""
+    return line and {name: value for name, value in line.items() if name != "step"}
+
+
 def _write_summary(run: Run, folder: Path, status: str) -> None:
     if status == "stopped":
         logger.info("stopped at step %d and saved; the same command resumes", run.train_state.step)
@@ -264,7 +301,7 @@ def _write_summary(run: Run, folder: Path, status: str) -> None:
         "trained": run.components.metadata.trained,
         "init": run.config.init,
         "progress": asdict(run.train_state),
-        "last": run.latest_metrics or last_metrics(folder / "metrics.jsonl"),
+        "last": run.latest_metrics or _without_step(last_metrics(folder / "metrics.jsonl")),
         "guides": {
             guide.column: {"description": guide.description, "sha256": guide.fingerprint}
             for guide in run.components.guides

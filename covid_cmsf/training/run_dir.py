@@ -5,14 +5,13 @@ RUN/
   environment.jsonl   one line per start: command, versions, devices, state of the git checkout
   metrics.jsonl       one line every few steps
   log.txt             the log messages
-  tensorboard/        the metrics again
+  tensorboard/        the metrics again, with `runtime.loggers=[tensorboard]`
+  wandb/              the metrics again, with `runtime.loggers=[wandb]`
   checkpoints/        see `checkpoints`
   summary.json        written at the end
 """
 
-import fcntl
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -28,7 +27,8 @@ import yaml
 
 from covid_cmsf import __version__
 from covid_cmsf.config import config_differences
-from covid_cmsf.files import write_text_atomic
+from covid_cmsf.files import remove_temporary, write_text_atomic
+from covid_cmsf.locks import lock_file
 from covid_cmsf.training.config import TrainConfig
 
 MUTABLE_SECTIONS = ("runtime",)  # may differ when a run is resumed
@@ -76,21 +76,13 @@ def create_run_dir(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_dir(folder: Path) -> Iterator[None]:
-    """Lock the folder: only one process at a time trains in it. The lock's file is gone afterward."""
-    path = folder / ".lock"
-    while True:
-        with path.open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(f"another process is training in {folder}") from None
-            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                continue  # its holder has just removed it, so this lock locks out nobody
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
+    """Lock the folder: only one process at a time writes to it. The lock's file is gone afterward.
+
+    What a kill left there is removed.
+    """
+    with lock_file(folder / ".lock", message=f"another process is writing to {folder}"):
+        remove_temporary(folder)
+        yield
 
 
 def log_environment(folder: Path, info: dict[str, Any]) -> None:

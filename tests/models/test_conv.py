@@ -39,3 +39,20 @@ def test_it_trains_under_autocast() -> None:
         y = conv(torch.randn(1, 2, 4, 2, 2))
     y.float().sum().backward()
     assert y.dtype == torch.bfloat16 and conv.weight.grad is not None and conv.weight.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 4])
+@pytest.mark.parametrize("dense", [True, False])
+def test_gradients_in_bf16_are_those_of_fp32_up_to_rounding(frames: int, dense: bool) -> None:
+    """PyTorch's own gradient of the weight has values from uninitialized memory for 2 frames, on some CPUs."""
+    conv = TemporalConv(48, 16, kernel=3, stride=1)
+    x = torch.randn(2, 48, frames, 2, 2)
+    x = (x if not dense else x.contiguous(memory_format=torch.channels_last_3d)).requires_grad_()
+    weighting = torch.randn(2, 16, frames, 2, 2)
+    exact = torch.autograd.grad((conv(x) * weighting).sum(), (x, conv.weight))
+    for _ in range(8):  # what the memory holds is another thing each time
+        torch.full((3, 48 * 16 * 3), 1e30)
+        with autocast("bf16", "cpu"):
+            y = conv(x)
+        for our, their in zip(torch.autograd.grad((y * weighting).sum(), (x, conv.weight)), exact, strict=True):
+            torch.testing.assert_close(our, their, rtol=0.05, atol=0.02 * float(their.abs().max()))

@@ -11,7 +11,7 @@ from torch import nn
 from covid_cmsf.evaluation.features.model import load_eval_model
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.models import image_networks
-from covid_cmsf.models.image_networks import PACKAGES, load_image_network
+from covid_cmsf.models.image_networks import PACKAGES, ImageNetwork, load_image_network
 
 timm = pytest.importorskip("timm", reason="the extra timm is not installed")
 LITE0 = "tf_efficientnet_lite0"
@@ -55,6 +55,23 @@ def test_its_own_preprocessing_comes_with_it(tmp_path: Path) -> None:
     assert (protocol.mean, protocol.std, protocol.size) == (config["mean"], config["std"], config["input_size"][1])
     assert protocol.crop == protocol.augmentation().center == config["crop_pct"]
     assert type(protocol).model_validate(protocol.model_dump(mode="json")) == protocol
+
+
+BACKBONES = [
+    "vit_small_patch14_dinov2",
+    "vit_small_patch16_dinov3",
+    "vit_base_patch16_clip_224",
+    "vit_base_patch16_siglip_224",
+]
+
+
+@pytest.mark.parametrize("name", [*BACKBONES, "resnet50_clip", "convnext_tiny", "swin_tiny_patch4_window7_224"])
+def test_backbones_of_every_kind_give_one_feature_per_frame(name: str) -> None:
+    with torch.device("meta"):  # shapes only
+        network = ImageNetwork(timm.create_model(name, pretrained=False, num_classes=0), f"timm:{name}").eval()
+        _, height, width = network.metadata.input_size
+        features = network(torch.empty(2, 3, 2, height, width))
+    assert features.shape == (2, network.num_features) and len(network.metadata.mean) == 3
 
 
 def test_tensors_of_another_project_are_matched_by_order_and_shape(tmp_path: Path) -> None:

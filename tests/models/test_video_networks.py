@@ -10,8 +10,10 @@ from covid_cmsf.evaluation.features.model import load_eval_model
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.models.encoder import weights_sha256
 from covid_cmsf.models.named_networks import load_named_network
+from covid_cmsf.models.transformers_networks import transformers_weights_file
 from covid_cmsf.models.video_networks import NETWORKS, VideoNetwork, load_video_network
 from covid_cmsf.search.encoders import encoder_from_json, open_encoder
+from tests.models.test_invalid_files import Attack
 
 assert NETWORKS
 
@@ -74,3 +76,47 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
         network = VideoNetwork(get_model("mvit_v2_s", weights=None), "mvit_v2_s", trained="not at all")
     with pytest.raises(ValueError, match=r"takes clips of \(16, 224, 224\) only, not \(32, 224, 224\)"):
         network(torch.empty(1, 3, 32, 224, 224, device="meta"))
+
+
+def test_transformers_that_is_not_installed_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covid_cmsf.models.transformers_networks.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"needs transformers: pip install 'covid-cmsf\[transformers\]'"):
+        load_named_network(f"transformers:{tmp_path}")
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        transformers_weights_file(f"transformers:{tmp_path / 'nothing'}")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which torch.hub keeps downloads; no download can succeed."""
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("torch.hub.urlopen", refuse)
+    (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
+    return tmp_path / "hub" / "checkpoints"
+
+
+def test_a_download_that_fails_is_one_line(hub: Path) -> None:
+    with pytest.raises(ValueError, match=r"could not download the weights of r3d_18 \(.*no route to host.*\)$"):
+        load_video_network("torchvision:r3d_18?weights=hub")
+
+
+def test_downloaded_weights_have_the_hash_of_their_name(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = hub / "r3d_18-b3b3357e.pth"
+    torch.save(get_model("r3d_18", weights=None).state_dict(), path)
+    with pytest.raises(ValueError, match=r"r3d_18-b3b3357e.pth is damaged: its SHA-256 does not begin with b3b3357e"):
+        load_video_network("torchvision:r3d_18?weights=hub")
+    monkeypatch.setattr("covid_cmsf.models.video_networks.file_sha256", lambda path: "b3b3357e" + "0" * 56)
+    loaded = load_video_network("torchvision:r3d_18?weights=hub")
+    assert loaded.path is None and "Kinetics-400" in loaded.network.metadata.trained
+
+
+def test_code_in_downloaded_weights_never_runs(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save({"state_dict": Attack(tmp_path / "it_ran")}, hub / "r3d_18-b3b3357e.pth")
+    monkeypatch.setattr("covid_cmsf.models.video_networks.file_sha256", lambda path: "b3b3357e", raising=False)
+    with pytest.raises(ValueError, match=r"would execute '(posix|nt|os)\.system' .* refused"):
+        load_video_network("torchvision:r3d_18?weights=hub")
+    assert not (tmp_path / "it_ran").exists()

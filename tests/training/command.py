@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import torch
 import yaml
 
 import covid_cmsf.cli.app
@@ -18,6 +19,8 @@ import covid_cmsf.training.run
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.run_dir import config_to_dict
 from tests.training.factories import add_toy
+
+torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer imports hundreds of modules
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([__name__])

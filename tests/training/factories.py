@@ -24,7 +24,7 @@ BASE: dict[str, Any] = {
     "batch_size": 4,
     "schedule": {"epochs": 2},
     "logging": {"interval": 1},
-    "runtime": {"device": "cpu", "workers": 0, "threads": 1, "tensorboard": False},
+    "runtime": {"device": "cpu", "workers": 0, "threads": 1},
 }
 STEPS_PER_EPOCH = 5  # 21 videos in batches of 4
 
@@ -117,8 +117,7 @@ class Toy(Encoder):
         super().__init__(nn.Sequential(*layers), name=name, in_channels=in_channels, num_features=32)
 
     def forward_features(self, clip: Tensor) -> Tensor:
-        features: Tensor = self.trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
-        return features
+        return self.run_trunk(self.check_clip(clip).contiguous(memory_format=self.memory_format))
 
 
 def add_toy() -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -12,6 +13,7 @@ from covid_cmsf.cli.app import app
 from covid_cmsf.methods.registry import MethodConfig
 from covid_cmsf.models import load_encoder
 from covid_cmsf.training.monitor import read_metrics
+from covid_cmsf.training.run import run_training
 from tests.training.command import write_config_file
 from tests.training.factories import make_config
 
@@ -62,7 +64,7 @@ def test_every_method_trains_from_the_command_line(
     if method == "coclr":
         values["method"]["bank_warmup"] = 8
     config.write_text(yaml.safe_dump(values))
-    train(config, tmp_path / "run", "schedule.epochs=1", "runtime.tensorboard=true", "logging.interval=2")
+    train(config, tmp_path / "run", "schedule.epochs=1", "runtime.loggers=[tensorboard]", "logging.interval=2")
     folder = tmp_path / "run"
     assert load_encoder(folder / "checkpoints" / "last.pt").name == "s3d_tiny"
     lines = read_metrics(folder / "metrics.jsonl")
@@ -127,9 +129,34 @@ def test_half_precision_trains(precision: str, clips: Path, tmp_path: Path) -> N
     assert all(line["loss"] < 4 for line in read_metrics(tmp_path / "run" / "metrics.jsonl"))
 
 
-def test_decoded_clips_may_be_kept_in_memory(clips: Path, tmp_path: Path) -> None:
+DRIFTING: tuple[dict[str, Any], ...] = (
+    {"name": "infonce", "bank_size": 16}, {"name": "msf", "bank_size": 16},
+    {"name": "cmsf", "constraint": "label", "bank_size": 16},
+    {"name": "supcon", "bank_size": 16}, {"name": "xent"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", DRIFTING, ids=lambda method: method["name"])
+def test_bf16_starts_with_the_loss_of_fp32_within_two_percent(
+    method: dict[str, Any], clips: Path, tmp_path: Path
+) -> None:
+    losses = []
+    for precision in ("auto", "fp32", "bf16"):
+        config = make_config(clips, precision=precision, method=method, schedule={"epochs": 1})
+        run_training(config, tmp_path / precision)
+        losses.append([line["loss"] for line in read_metrics(tmp_path / precision / "metrics.jsonl") if "loss" in line])
+    assert losses[0] == losses[1], "auto is fp32 on a CPU, to the last bit"
+    exact, half = ([loss for loss in one if loss] for one in losses[1:])  # without negatives InfoNCE starts at 0
+    assert half != exact and half[0] == pytest.approx(exact[0], rel=0.02)
+    assert np.isfinite(half).all()  # no bound for later steps: other neighbors are chosen, and differences grow
+
+
+def test_decoded_clips_may_be_kept_in_memory_or_in_a_file(clips: Path, tmp_path: Path) -> None:
     config = write_config_file(make_config(clips, schedule={"epochs": 1}), tmp_path / "run.yaml")
-    train(config, tmp_path / "disk")
+    train(config, tmp_path / "store")
     train(config, tmp_path / "memory", "--cache-gb", "0.1")
-    disk, memory = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("disk", "memory"))
-    assert [line["loss"] for line in disk] == [line["loss"] for line in memory]
+    train(config, tmp_path / "file", f"runtime.cache_dir={tmp_path / 'decoded'}")
+    store, *cached = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("store", "memory", "file"))
+    for one in cached:
+        assert [line["loss"] for line in one] == [line["loss"] for line in store]
+    assert list((tmp_path / "decoded").glob("rgb-*.u8"))

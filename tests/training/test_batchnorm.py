@@ -1,5 +1,7 @@
 """Whose statistics batch norm uses: groups, shuffled targets, frozen ones."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from torch import nn
 
 from covid_cmsf.config import find_config, load_config
 from covid_cmsf.models import MLP, HeadLayout, Network, create_model
+from covid_cmsf.training import build
 from covid_cmsf.training.batchnorm import forward_in_groups, gather_targets, resolve_groups, train_mode_
 from covid_cmsf.training.build import build_components
 from covid_cmsf.training.config import BatchNormConfig, TrainConfig
@@ -120,7 +123,7 @@ def test_shuffled_batch_norm_in_one_process_really_shuffles(clips: Path) -> None
         "grouped": {"shuffle": True, "groups": 2},
         "plain": {"shuffle": False},
     }.items():
-        config = make_config(clips, batch_norm=chosen, method={"name": "byol_asym", "bank_size": 16})
+        config = make_config(clips, precision="fp32", batch_norm=chosen, method={"name": "byol_asym", "bank_size": 16})
         components = build_components(config, ALONE)
         batch = next(make_loader(components.data, config, ALONE).epoch(0))
         forward_backward(components, batch, make_step_config(config), ALONE)
@@ -151,8 +154,52 @@ def test_the_headline_configuration_shuffles_in_one_process(clips: Path) -> None
         make_config(clips, batch_size=5, batch_norm={"shuffle": True})
 
 
-def test_what_this_machine_cannot_do_is_refused(clips: Path) -> None:
+def test_what_this_machine_cannot_do_is_refused_before_clips_are_decoded(clips: Path, tmp_path: Path) -> None:
+    runtime = {"cache_dir": str(tmp_path / "decoded")}
     with pytest.raises(ValueError, match="sync needs several processes, each with a GPU"):
-        build_components(make_config(clips, batch_norm={"mode": "sync"}), ALONE)
+        build_components(make_config(clips, batch_norm={"mode": "sync"}, runtime=runtime), ALONE)
+    assert not (tmp_path / "decoded").exists()
     with pytest.raises(ValueError, match="groups imitates several processes in one"):
         build_components(make_config(clips, batch_norm={"groups": 2}), DistributedContext(0, 2, torch.device("cpu")))
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_each_process_receives_its_samples_of_the_shuffled_batch(
+    world_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views, order = torch.randn(4 * world_size, 3), torch.randperm(4 * world_size)
+    mailbox: dict[tuple[int, int], torch.Tensor] = {}
+    everybody = threading.Barrier(world_size)
+    rank = threading.local()
+
+    def all_to_all_single(
+        incoming: torch.Tensor, outgoing: torch.Tensor, output_split_sizes: list[int], input_split_sizes: list[int]
+    ) -> None:
+        for receiver, part in enumerate(outgoing.split(input_split_sizes)):
+            mailbox[rank.number, receiver] = part
+        everybody.wait(timeout=60)
+        received = [mailbox[sender, rank.number] for sender in range(world_size)]
+        assert [len(part) for part in received] == output_split_sizes
+        incoming.copy_(torch.cat(received))
+
+    monkeypatch.setattr(torch.distributed, "all_to_all_single", all_to_all_single)
+
+    def exchange(number: int) -> torch.Tensor:
+        rank.number = number
+        own = slice(4 * number, 4 * number + 4)
+        return DistributedContext(number, world_size, torch.device("cpu")).exchange(views[own], order)
+
+    with ThreadPoolExecutor(world_size) as pool:
+        assert torch.equal(torch.cat(list(pool.map(exchange, range(world_size)))), views[order])
+
+
+@pytest.mark.parametrize(("mode", "converted"), [("auto", False), ("local", False), ("sync", True)])
+def test_several_gpus_share_statistics_only_if_asked_to(
+    mode: str, converted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(Path("clips"), batch_norm={"mode": mode})
+    network = Network(create_model(config.encoder), MLP(HeadLayout(sizes=(32, 8), batch_norm=True)))
+    monkeypatch.setattr(Network, "to", lambda module, device: module)
+    gpus = DistributedContext(0, 2, torch.device("cuda", 0))
+    prepared, _ = build._prepare_networks(network, None, config, gpus)
+    assert any(isinstance(module, nn.SyncBatchNorm) for module in prepared.modules()) == converted

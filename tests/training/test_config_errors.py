@@ -51,12 +51,12 @@ CMSF = {"name": "cmsf", "bank_size": 16}
         ),
         (
             {"modality": "audio"},
-            "modality = 'audio': unknown modality 'audio'; choose from rgb, flow, residual_flow, rgbdiff, frame",
+            "modality = 'audio': unknown modality 'audio'; choose from rgb, flow, residual_flow, motion, ",
         ),
         ({"batch_norm": {"groups": 3}}, "batch_size 4 cannot be cut into 3 equal groups"),
         ({"optimizer": {"momentum": 0.9}}, "unknown key 'optimizer.momentum'; did you mean 'optimizer.sgd_momentum'?"),
         ({"optimizer": {"lr": -1}}, "optimizer.lr = -1"),
-        ({"precision": "fp8"}, "precision = 'fp8': input should be 'fp32', 'bf16' or 'fp16'"),
+        ({"precision": "fp8"}, "precision = 'fp8': input should be 'auto', 'fp32', 'bf16' or 'fp16'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -1,7 +1,11 @@
 """The data of a run: views of chosen modalities, batches for several processes."""
 
 import os
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +14,7 @@ from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.cached import CachedClips
 from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.clips.shared_memory import LocalProcesses, MachineMemory
 from covid_cmsf.training.data import make_loader, open_data, resolve_workers
 from covid_cmsf.training.distributed import DistributedContext
 from covid_cmsf.views.batch import Sample
@@ -81,15 +86,44 @@ def test_two_processes_share_the_batches_of_one(clips: Path) -> None:
     assert one == two and len(one) == 5
 
 
-def test_the_processes_of_a_machine_share_the_memory_for_clips(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = make_config(clips, runtime={"cache_gb": 0.001})
-    sizes = {}
-    for processes in (1, 4):
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-        cached = open_data(config, online=["rgb"], target=["rgb"]).clips
+def test_the_processes_of_a_machine_share_the_memory_for_clips(clips: Path) -> None:
+    """Two threads in the place of two processes: each decodes its part, and both read all of it."""
+    config, store = make_config(clips, runtime={"cache_gb": 0.001}), open_clips(clips)
+    alone = open_data(config, online=["rgb"], target=["rgb"]).clips
+    values: dict[int, Any] = {}
+    barrier = threading.Barrier(2)
+
+    def work(rank: int) -> CachedClips:
+        def gather(value: Any) -> list[Any]:
+            values[rank] = value
+            barrier.wait(60)
+            gathered = [values[0], values[1]]
+            barrier.wait(60)
+            return gathered
+
+        local = LocalProcesses(rank, 2, gather)
+        cached = open_data(config, online=["rgb"], target=["rgb"], local=local).clips
         assert isinstance(cached, CachedClips)
-        sizes[processes] = cached.num_bytes
-    assert 4 * sizes[4] <= 0.001e9 and sizes[4] > 0 and sizes[1] > 2 * sizes[4]
+        return cached
+
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(work, (0, 1)))
+    assert isinstance(alone, CachedClips) and 2 < alone.num_cached < len(alone.records)
+    assert both[0].num_cached == both[1].num_cached >= alone.num_cached - 2
+    assert 0 < both[0].num_bytes == both[1].num_bytes <= 0.001e9
+    first, second = both
+    assert isinstance(first._memory, MachineMemory) and isinstance(second._memory, MachineMemory)
+    again = pickle.loads(pickle.dumps(first))
+    first._memory.bytes[0] ^= 1  # one block: what one writes the other reads, and so do its workers
+    assert second._memory.bytes[0] == first._memory.bytes[0] == again._memory.bytes[0]
+    first._memory.bytes[0] ^= 1
+    read = 0
+    for record in store.records:
+        if (record.video_id, "rgb") in second._locations:
+            frames = second.read_raw(record, "rgb", [3, 0])
+            assert torch.equal(frames, store.read_raw(record, "rgb", [3, 0]))
+            read += 1
+    assert read == second.num_cached
 
 
 def test_cached_clips_have_all_attributes_of_the_clips(clips: Path) -> None:

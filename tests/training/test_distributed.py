@@ -35,7 +35,8 @@ def cases(clips: Path, rgb_weights: Path, flow_weights: Path) -> dict[str, tuple
     accumulate = {**sgd, "accumulate": 2, "clip_norm": 0.5}
     frozen: dict[str, dict[str, Any]] = {
         "infonce": {},
-        "cmsf": {"method": cmsf, "guides": [guide]},
+        "checkpointed": {"runtime": {"gradient_checkpointing": True}},
+        "cmsf": {"method": cmsf, "guides": [guide], "runtime": {"cache_gb": 0.01, "workers": 1}},
         "cmsf_cached": {"method": cmsf, "guides": [{**guide, "cache": "views", "cached_views": 3}]},
         "two_bank": {"method": two_bank, "labels": {"fraction": 0.5}},
         "coclr": {"method": {"name": "coclr", "bank_size": 8, "bank_warmup": 0, "drop_self": 0.5}, "guides": [guide]},
@@ -54,7 +55,7 @@ def cases(clips: Path, rgb_weights: Path, flow_weights: Path) -> dict[str, tuple
     # New heads with batch norm have batch statistics even so: one process imitates two with groups.
     pairs = {}
     for name, more in frozen.items():
-        groups = 1 if name in ("infonce", "coclr", "supcon") else 2
+        groups = 1 if name in ("infonce", "checkpointed", "coclr", "supcon") else 2
         one, two = (make_config(clips, batch_norm={**FROZEN, "groups": n}, **{**base, **more}) for n in (groups, 1))
         pairs[name] = one, two
     base["method"] = {"name": "byol_asym", "bank_size": 16}
@@ -91,9 +92,12 @@ def done(clips: Path, rgb_weights: Path, flow_weights: Path, tmp_path_factory: p
     launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     program = [str(Path(__file__).parent / "distributed_jobs.py"), str(root / "jobs.json")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
-    ended = subprocess.run(
-        [*launcher, *program], capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT
-    )
+    try:
+        ended = subprocess.run(
+            [*launcher, *program], capture_output=True, text=True, timeout=600, env=environment, cwd=ROOT
+        )
+    finally:  # processes that wait for each other forever must not wait beside all other tests
+        kill_processes_of(root / "jobs.json")
     assert ended.returncode == 0, ended.stderr[:6000]
     return root
 

@@ -162,3 +162,26 @@ def test_a_video_network_of_torchvision_guides_with_windows_of_its_own(
     with torch.inference_mode():
         expected = F.normalize(network(network.preprocess(raw)[None]), dim=1)[0]
     assert torch.allclose(components.cached["guide_rgb"][0, 3], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["VideoMAEForPreTraining", "VJEPA2Model"])
+def test_a_video_network_of_transformers_guides_with_windows_of_its_own(
+    architecture: str, clips: Path, tmp_path: Path, runs: list[Run]
+) -> None:
+    pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    from tests.models.transformers_factories import save_tiny
+
+    save_tiny(tmp_path / "tiny", architecture)
+    address = f"transformers:{tmp_path / 'tiny'}?stride=1"
+    config = guided(clips, address, cached_views=1)
+    assert config.guides[0].modality == "rgb" and not check_training(config)
+    run_training(config, tmp_path / "run")
+    components, network = runs[0].components, load_named_network(address).network
+    record = components.data.views.records[3]
+    (window,) = spread_windows(record.num_frames, length=4, stride=1, num_windows=1)
+    raw = open_clips(clips).read_raw(record, "rgb", [*window])
+    with torch.inference_mode():
+        expected = F.normalize(network(network.preprocess(raw)[None]), dim=1)[0]
+    assert torch.allclose(components.cached["guide_rgb"][0, 3], expected, atol=1e-5)
+    (problem,) = check_training(guided(clips, f"transformers:{tmp_path / 'nothing'}"))
+    assert "guides.0: " in problem.message and "there is no folder" in problem.message

@@ -2,16 +2,26 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from covid_cmsf.clips import open_clips
+from covid_cmsf.clips.decoded import frames_path
+from covid_cmsf.clips.records import FlowInfo
 from covid_cmsf.models import EncoderMetadata, create_model, save_encoder
 from covid_cmsf.preflight import PreflightError, Problem, check_disk, check_memory, raise_problems
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.dry_run import dry_run
-from covid_cmsf.training.preflight import TrainedOn, check_training, check_weights
+from covid_cmsf.training.footprint import sample_bytes
+from covid_cmsf.training.preflight import check_training
 from covid_cmsf.training.run import run_training
+from covid_cmsf.training.weights_preflight import TrainedOn, check_weights
+from covid_cmsf.views.batch import DeferredViews
+from covid_cmsf.views.dataset import ViewDataset
+from covid_cmsf.views.loader import ViewLoader
 from tests.factories import make_table_store
 from tests.training.factories import make_config
 
@@ -192,6 +202,25 @@ def test_init_is_a_network_for_this_modality(store: Path, guide: str) -> None:
     assert not errors(make_config(store, init=guide, modality="flow"))
 
 
+def test_flow_of_another_algorithm_is_refused_for_a_guide_and_told_for_init(store: Path) -> None:
+    tvl1, dis = (
+        FlowInfo(algorithm=name, backend=name, version="", parameters={}, bound=20) for name in ("tvl1", "dis")
+    )
+    view = (8, 1, 32)
+
+    def planned(flow: FlowInfo | None) -> dict[str, TrainedOn]:
+        return {"flow.pt": TrainedOn("flow", 2, view, flow)}
+
+    config = guided(store, "flow.pt")
+    (line,) = errors(config, planned=planned(dis))
+    assert "guides.0: flow.pt was trained on flow by dis, and " in line and "has flow by tvl1; compute it as it" in line
+    assert not errors(config, planned=planned(tvl1)) and not errors(config, planned=planned(None))
+    assert not errors(guided(store, "flow.pt", guide={"allow_other_views": True}), planned=planned(dis))
+    start = make_config(store, init="flow.pt", modality="flow")
+    (told,) = (one for one in check_training(start, planned=planned(dis)) if one.message.startswith("init: "))
+    assert told.severity == "warning" and "was trained on flow by dis" in told.message
+
+
 def test_init_of_another_kind_is_found_although_it_has_as_many_channels(store: Path) -> None:
     planned = {"flow.pt": TrainedOn("flow", 3, None), "rgb.pt": TrainedOn("rgb", 3, None)}  # CoCLR's flow is an image
     config = make_config(store, init="flow.pt")
@@ -226,6 +255,65 @@ def test_checkpoints_need_disk_space(store: Path, tmp_path: Path) -> None:
 def test_cached_clips_count_no_more_than_there_is_to_cache(store: Path) -> None:
     assert not errors(make_config(store, runtime={"cache_gb": 10**6}))  # 21 small videos
     assert check_memory(1e18, "clips")[0].message.startswith("clips need about 1000000.0 TB of memory, and")
+
+
+def test_decoded_clips_need_disk_space(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config(store, runtime={"cache_dir": str(tmp_path / "decoded")})
+    assert not errors(config)
+    decoded = 21 * 20 * 64 * 48 * 3  # videos, frames, pixels
+    with monkeypatch.context() as patch:
+        patch.setattr("covid_cmsf.preflight.shutil.disk_usage", lambda path: SimpleNamespace(free=decoded - 1))
+        (line,) = errors(config)
+        assert "the decoded clips (runtime.cache_dir) need about 3.9 MB" in line and not (tmp_path / "decoded").exists()
+        (tmp_path / "decoded").mkdir()
+        (tmp_path / "decoded" / "rgb-of-other-clips.u8").write_bytes(b"12")
+        assert len(errors(config)) == 1, "frames of other clips are no part of these"
+        clips = open_clips(store)
+        path = frames_path(tmp_path / "decoded", clips, clips.select("1", "train"), "rgb")
+        path.write_bytes(b"12")
+        assert not errors(config), "what is there already needs no more space"
+    with monkeypatch.context() as patch:
+        patch.setattr("covid_cmsf.clips.decoded.files_fingerprint", lambda *_: "")
+        (line,) = errors(config)
+        assert "runtime.cache_dir is for clips in files" in line
+    with pytest.raises(ValueError, match="set one of them"):
+        make_config(store, runtime={"cache_dir": "x", "cache_gb": 1})
+
+
+@pytest.mark.parametrize("modality", ["rgb", "flow", "rgbdiff", "frame"])
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("size", [32, 24])  # frames of 64 x 48 are three views of 32 pixels, more than three of 24
+def test_the_bytes_of_a_batch_are_known_before(
+    clips: Path, flow_weights: Path, modality: str, deferred: bool, size: int
+) -> None:
+    method, guides = {"name": "cmsf", "bank_size": 16}, [{"weights": str(flow_weights), "modality": "flow"}]
+    views = {"size": size, "frame_size": size, "length": 4}
+    config = make_config(clips, modality=modality, method=method, guides=guides, views=views)
+    store = open_clips(str(clips))
+    largest = max(record.width * record.height for record in store.records)
+    online, target = [modality], [*dict.fromkeys([modality, "flow"])]
+    shown = config.views.model_copy(update={"modalities": tuple(target)})
+    data = ViewDataset(store, store.records, shown, defer=deferred, online=online, target=target)
+    batch = next(ViewLoader(data, batch_size=2).epoch(0))
+    tensors = [view for pair in batch.views for view in pair.values()]
+    tensors += [one.frames for one in batch.deferred.values() if isinstance(one, DeferredViews)]
+    true_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    assert true_bytes == 2 * sample_bytes(config, frame_pixels=largest, deferred=deferred)
+
+
+def test_batches_in_flight_must_fit_into_shared_memory(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = 4 * 2 * 3 * 8 * 32 * 32 * 4  # samples, views, channels, frames, pixels, float32
+    free = 3 * batch  # two in preparation, one in use
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: mock.Mock(free=free))
+    for workers in (0, 1, 3, 4):  # they share the work on a batch
+        assert not errors(make_config(store, runtime={"workers": workers}))
+    (line,) = errors(make_config(store, runtime={"workers": 6}))  # two of them work on further batches
+    for words in ("6 workers", "4 batches of 4", "/dev/shm", "--shm-size 1g", "runtime.workers", "batch_size"):
+        assert words in line
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # two processes with half of the batch each
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert not errors(make_config(store, runtime={"workers": 2}))
+    assert errors(make_config(store, runtime={"workers": 4}))
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:

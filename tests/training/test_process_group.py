@@ -43,3 +43,22 @@ def test_processes_join_with_their_device_and_a_time_limit(
     with distributed_context("cpu"):
         pass
     assert calls == {"backend": "gloo", "timeout": timedelta(minutes=60), "device_id": None}
+
+
+@pytest.mark.parametrize(
+    ("error", "explained"),
+    [
+        (dist.DistBackendError("NCCL: remote process exited"), True),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer [10.0.0.2]:51412"), True),
+        (RuntimeError("the data set is empty"), False),
+    ],
+)
+def test_a_lost_process_is_explained_and_other_errors_stay(
+    error: RuntimeError, explained: bool, calls: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(RuntimeError) as raised, distributed_context("cpu"):
+        raise error
+    assert ("process 1 lost another one" in str(raised.value)) == explained
+    assert str(error) in str(raised.value)

@@ -108,7 +108,7 @@ def test_a_finished_run_says_so_and_does_nothing(clips: Path, tmp_path: Path) ->
 
 
 def test_a_second_trainer_in_the_same_folder_is_refused(stopped: Path, clips: Path) -> None:
-    with lock_dir(stopped), pytest.raises(ValueError, match="another process is training in"):
+    with lock_dir(stopped), pytest.raises(ValueError, match="another process is writing to"):
         run_training(make_config(clips), stopped)
     assert run_training(make_config(clips), stopped) == "finished"
 
@@ -120,7 +120,7 @@ def test_a_second_command_is_refused_while_the_first_trains(clips: Path, tmp_pat
         first.until((tmp_path / "run" / "metrics.jsonl").is_file)
         second = Command("train", config, "--out", tmp_path / "run", log=tmp_path / "second")
         assert second.end() == 2, second.said()
-        assert "error: another process is training in" in second.said()
+        assert "error: another process is writing to" in second.said()
         assert first.process.is_alive()
     finally:
         first.process.kill()

@@ -41,6 +41,15 @@ def test_a_bad_line_of_metrics_drops_no_other(tmp_path: Path, caplog: pytest.Log
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
 
 
+def test_metrics_that_lost_their_end_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 10}\n{"step": 20}\n{"step": 25}\n{"step": 30}\n{"step')
+    MetricsWriter(tmp_path, step=39, interval=10).close()
+    assert caplog.text == ""
+    MetricsWriter(tmp_path, step=40, interval=10).close()
+    assert "metrics.jsonl: the metrics of steps 31 to 40 are missing" in caplog.text
+
+
 def test_metrics_are_named_in_full(clips: Path) -> None:
     text = format_metrics({"loss": 0.5, "purity": 0.7, "purity_free": 0.22})
     assert text == "loss 0.500  purity 0.70  unconstrained purity 0.22"
@@ -61,7 +70,7 @@ def test_a_failed_start_leaves_nothing_behind(clips: Path, tmp_path: Path, chang
 def test_a_lock_that_was_removed_meanwhile_is_taken_anew(tmp_path: Path) -> None:
     with lock_dir(tmp_path):
         assert (tmp_path / ".lock").is_file()
-        with pytest.raises(ValueError, match="another process is training"), lock_dir(tmp_path):
+        with pytest.raises(ValueError, match="another process is writing"), lock_dir(tmp_path):
             pass
         assert (tmp_path / ".lock").is_file()
     assert not (tmp_path / ".lock").exists()
@@ -81,7 +90,7 @@ def test_what_is_left_out_and_when_the_loss_starts_is_said_once(
 
 def test_metrics_go_on_after_the_step_of_the_checkpoint(tmp_path: Path) -> None:
     for start, steps in ((0, (1, 2, 3)), (2, (3, 4))):
-        metrics = MetricsWriter(tmp_path, step=start, tensorboard=False)
+        metrics = MetricsWriter(tmp_path, step=start, interval=1)
         for step in steps:
             metrics.write(step, {"start": start})
         metrics.close()
@@ -93,7 +102,7 @@ def test_tensorboard_has_every_step_once_though_the_run_was_stopped(
     clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop_at(monkeypatch, 3, 7)
-    finish(make_config(clips, runtime={"tensorboard": True}), tmp_path / "run")
+    finish(make_config(clips, runtime={"loggers": ["tensorboard"]}), tmp_path / "run")
     # File by file: TensorBoard orders them by name, which for starts in one process and second is not their order.
     events = []
     for path in (tmp_path / "run" / "tensorboard").iterdir():

@@ -50,7 +50,7 @@ def stepped(chosen: TrainConfig, *, lr: float = 0.1) -> dict[str, torch.Tensor]:
 
 
 def test_a_step_of_byol_is_what_one_computes_by_hand(clips: Path) -> None:
-    chosen = make_config(clips, method=BYOL, optimizer=SGD)
+    chosen = make_config(clips, precision="fp32", method=BYOL, optimizer=SGD)
     components, (batch,) = begin(chosen, 1)
     online, target = copy.deepcopy(components.network), copy.deepcopy(components.target)
     assert target is not None and online.predictor is not None and components.target is not None
@@ -91,8 +91,8 @@ def test_ema_moves_parameters_and_leaves_batch_norm_statistics(clips: Path) -> N
 
 
 def test_the_predictors_factor_scales_its_step_alone(clips: Path) -> None:
-    one = stepped(make_config(clips, method=BYOL, optimizer=SGD))
-    three = stepped(make_config(clips, method=BYOL, optimizer={**SGD, "predictor_lr_factor": 3.0}))
+    one = stepped(make_config(clips, precision="fp32", method=BYOL, optimizer=SGD))
+    three = stepped(make_config(clips, precision="fp32", method=BYOL, optimizer={**SGD, "predictor_lr_factor": 3.0}))
     for name, moved in one.items():
         factor = 3 if name.startswith("predictor.") else 1
         assert torch.allclose(three[name], factor * moved, atol=1e-6), name
@@ -101,10 +101,12 @@ def test_the_predictors_factor_scales_its_step_alone(clips: Path) -> None:
 
 def test_two_accumulated_halves_are_one_batch(clips: Path) -> None:
     frozen: dict[str, Any] = {"method": BYOL, "batch_norm": {"mode": "frozen"}}
-    whole = make_config(clips, batch_size=8, **{**frozen, "batch_norm": {"mode": "frozen", "groups": 2}})
+    whole = make_config(
+        clips, precision="fp32", batch_size=8, **{**frozen, "batch_norm": {"mode": "frozen", "groups": 2}}
+    )
     components, (batch,) = begin(whole, 1)
     outcome = forward_backward(components, batch, make_step_config(whole), ALONE)
-    halves = make_config(clips, batch_size=4, optimizer={"accumulate": 2}, **frozen)
+    halves = make_config(clips, precision="fp32", batch_size=4, optimizer={"accumulate": 2}, **frozen)
     other, two = begin(halves, 2)
     assert torch.equal(torch.cat([half.videos for half in two]), batch.videos)
     losses = [forward_backward(other, half, make_step_config(halves), ALONE).loss for half in two]
@@ -120,7 +122,9 @@ def test_accumulation_steps_once_for_several_batches(clips: Path, tmp_path: Path
 
 
 def test_a_long_gradient_is_shortened(clips: Path) -> None:
-    chosen = make_config(clips, method=BYOL, optimizer={**SGD, "clip_norm": 1e-3, "weight_decay": 0.0})
+    chosen = make_config(
+        clips, precision="fp32", method=BYOL, optimizer={**SGD, "clip_norm": 1e-3, "weight_decay": 0.0}
+    )
     moved = torch.cat([one.flatten() for one in stepped(chosen).values()])
     assert float(moved.norm()) == pytest.approx(0.1 * 1e-3, rel=1e-2)
 
@@ -140,7 +144,7 @@ def test_no_step_before_the_bank_holds_enough(method: str, silent: int, clips: P
 
 
 def test_hidden_labels_are_never_seen_and_true_ones_only_watched(clips: Path) -> None:
-    chosen = make_config(clips, method={"name": "ubernce", "bank_size": 16}, labels={"fraction": 0.3})
+    chosen = make_config(clips, precision="fp32", method={"name": "ubernce", "bank_size": 16}, labels={"fraction": 0.3})
     components, batches = begin(chosen, 4)
     for batch in batches:
         outcome = forward_backward(components, batch, make_step_config(chosen), ALONE)

@@ -62,7 +62,7 @@ def test_the_time_of_a_backward_pass_on_a_gpu_is_counted(
 
     monkeypatch.setattr(loop, "update", update)
     monkeypatch.setattr(DistributedContext, "all_reduce_sum", all_reduce_sum)
-    monkeypatch.setattr(loop, "ThroughputTimer", lambda: ThroughputTimer(clock))
+    monkeypatch.setattr(loop, "ThroughputTimer", lambda **options: ThroughputTimer(clock, **options))
     run_training(make_config(clips, schedule={"epochs": 1}, logging={"interval": 5}), tmp_path)
     (line,) = read_metrics(tmp_path / "metrics.jsonl")
     assert line["samples_per_s"] == pytest.approx(5 * 4 / 8)  # the line is written before the fifth is waited for

@@ -25,7 +25,8 @@ def test_a_step_stays_in_the_files_of_the_walk(clips: Path, flow_weights: Path) 
     listed = re.findall(r"^\| \d+ \| `([\w/.]+)`", section, re.MULTILINE)
     assert 5 < len(listed) <= 12
     config = make_config(
-        clips,
+        precision="fp32",
+        clips=clips,
         method={"name": "cmsf", "num_candidates": 5, "k": 2, "bank_size": 16},
         guides=[{"weights": str(flow_weights), "modality": "flow"}],
     )

@@ -10,6 +10,7 @@ from covid_cmsf.config import Config, validate
 from covid_cmsf.models.heads import HeadLayout
 
 FORMAT = 2  # format 1 had neither `short_edge` nor `flow`
+NEWER = ("crop", "fps")
 Size = tuple[int, int, int]  # (T, H, W)
 
 
@@ -35,12 +36,13 @@ class EncoderMetadata(Config):
     projector: HeadLayout | None = None
     short_edge: int | None = Field(default=None, ge=0)  # of the clips it was trained on; 0: native; None: unknown
     flow: FlowInfo | None = None  # how their flow was computed and quantized; None: unknown, or no flow network
+    fps: float | None = Field(default=None, gt=0)  # that they were resampled to; None: each video's own
     crop: float | None = Field(default=None, gt=0, le=1)  # center square, share of the short edge; None: the modality's
 
     @model_serializer(mode="wrap")
-    def _omit_crop(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a crop that is not given: files stay readable for versions that do not know it."""
-        return {key: value for key, value in handler(self).items() if key != "crop" or value is not None}
+    def _omit_newer(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a crop and a rate that are not given: files stay readable for versions that do not know them."""
+        return {key: value for key, value in handler(self).items() if key not in NEWER or value is not None}
 
     @model_validator(mode="after")
     def _check_channels(self) -> "EncoderMetadata":
@@ -59,7 +61,7 @@ def parse_metadata(values: object, *, location: str) -> EncoderMetadata:
     if isinstance(values, str):
         try:
             values = json.loads(values)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{location}: the encoder metadata is not JSON ({error})") from None
     if not isinstance(values, dict):
         raise ValueError(f"{location}: the encoder metadata must be a mapping, not a {type(values).__name__}")

@@ -25,8 +25,11 @@ logger = logging.getLogger(__name__)
 # A plain container of attributes; the official MSF and CMSF code stores its command-line arguments in one.
 SAFE_GLOBALS: list[Any] = [argparse.Namespace]
 ZIP_MAGIC, PICKLE_MAGIC = b"PK\x03\x04", b"\x80"
-# Raised by torch.load on damaged files.
-READ_ERRORS = (RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, OSError, struct.error)
+# Raised by torch.load on damaged files; the last two only by its older format.
+READ_ERRORS = (
+    *(RuntimeError, EOFError, ValueError, LookupError, TypeError, AttributeError, OSError, MemoryError, OverflowError),
+    *(struct.error, AssertionError),
+)
 DAMAGED_HINT = "copy or download it again"
 SHARED_WEIGHTS = "model.safetensors"  # in a folder of `save_pretrained`
 OUR_ENTRIES = {"format", "encoder", "state"}  # of a training checkpoint of this package
