@@ -19,7 +19,7 @@ from covid_cmsf.cotrain.table import model_description
 from covid_cmsf.devices import choose_device
 from covid_cmsf.logs import console, format_duration
 from covid_cmsf.models import create_model
-from covid_cmsf.models.precision import autocast
+from covid_cmsf.models.precision import autocast, resolve_precision
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.monitor import format_metrics, last_metrics
 from covid_cmsf.training.run import set_threads
@@ -41,10 +41,10 @@ def stage_bars() -> Iterator[ShowStates]:
 
         def show(stages: list[Stage], states: dict[str, str]) -> None:
             for stage in stages:
-                if states[stage.name] == "running":
+                if states[stage.id] == "running":
                     if stage.folder not in tasks:
                         total = stage.config.schedule.epochs if stage.config is not None else None
-                        tasks[stage.folder] = bars.add_task(stage.name, total=total, metrics="")
+                        tasks[stage.folder] = bars.add_task(stage.id, total=total, metrics="")
                     metrics = last_metrics(stage.folder / "metrics.jsonl")
                     if metrics:
                         bars.update(tasks[stage.folder], completed=metrics["epoch"], metrics=format_metrics(metrics))
@@ -140,6 +140,7 @@ def time_clip(encoder_name: str, shape: tuple[int, ...], precision: str, device_
     RGB and flow differ in the first layer only: three channels stand for both.
     """
     device = choose_device(device_name)
+    precision = resolve_precision(precision, device)
     encoder = create_model(encoder_name).to(device)
     clip = torch.randn(TIMED_CLIPS, 3, *shape, device=device)
     times = (0.0, 0.0)

@@ -2,6 +2,9 @@
 
 Every stage runs in its own process, forked from a server that already has the heavy imports. It exits when this process
 does, for whatever reason, so a killed plan leaves no processes; the same command resumes in the middle of a stage.
+
+The process holds the stage's lock, so several commands, also on several machines with a shared disk, work on one plan:
+each runs the stages that no other one is running.
 """
 
 import logging
@@ -16,31 +19,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import FrameType
 
 from covid_cmsf import exit_codes
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.stage import is_done, read_stage_key, terminate_launched, write_stage_key
+from covid_cmsf.files import remove_temporary
+from covid_cmsf.locks import Locked, is_locked, lock_file
 from covid_cmsf.training.signals import SIGNALS, StopRequest
 
 logger = logging.getLogger(__name__)
 POLL = 0.5  # seconds
+POLL_ELSEWHERE = 2.0  # seconds between looks at stages that other processes run
+LOCKED = 76  # exit code of a stage's process when another process has the stage's lock
 
 
 @dataclass
 class Execution:
     """State of a plan that is being executed. A running stage occupies one of `slots`.
 
-    States are waiting, running, done, failed, and `not selected` (excluded by --only or --from).
+    States are waiting, running, elsewhere (another process runs it), done, failed, and `not selected` (excluded by
+    --only or --from).
     """
 
     work: Callable[[Stage, str], None]  # runs a stage in a slot; called in the stage's process
     slots: list[str]  # cpu#1, cuda:0, cuda:0,1, ...
     stop: StopRequest
-    on_change: Callable[[dict[str, str]], None] = lambda states: None  # takes {stage: state}
-    running: dict[str, tuple[BaseProcess, str]] = field(default_factory=dict)  # {stage: (process, slot)}
-    states: dict[str, str] = field(default_factory=dict)
+    on_change: Callable[[dict[str, str]], None] = lambda states: None  # takes {id: state}
+    running: dict[str, tuple[BaseProcess, str]] = field(default_factory=dict)  # {id: (process, slot)}
+    states: dict[str, str] = field(default_factory=dict)  # {id: state}
 
 
 def execute(stages: Sequence[Stage], selected: set[str], execution: Execution) -> int:
@@ -50,14 +57,18 @@ def execute(stages: Sequence[Stage], selected: set[str], execution: Execution) -
     states = execution.states
     states |= stage_states(stages, selected)
     order = longest_chain_first(stages) if len(execution.slots) > 1 else stages
+    looked = time.monotonic()
     execution.on_change(states)
     try:
         while True:
             if not execution.stop.asked:
                 _start_ready_stages(order, execution, context)
-            if not execution.running:
+            if not execution.running and (execution.stop.asked or "elsewhere" not in states.values()):
                 break
             _wait_for_stage(execution)
+            if time.monotonic() - looked > POLL_ELSEWHERE:
+                _look_elsewhere(stages, states)
+                looked = time.monotonic()
             execution.on_change(states)
             if execution.stop.asked:
                 _forward_signal(execution)
@@ -70,33 +81,34 @@ def execute(stages: Sequence[Stage], selected: set[str], execution: Execution) -
 
 
 def stage_states(stages: Sequence[Stage], selected: set[str]) -> dict[str, str]:
-    """Return done, waiting or `not selected` of each stage.
+    """Return done, waiting or `not selected` of each stage, by id.
 
     A stage with a result is done, unless a waiting stage needs its checkpoint and that was deleted.
     """
     states: dict[str, str] = {}
     needed: set[str] = set()
     for stage in reversed(stages):
-        usable = stage.name not in needed or stage.config is None or stage.checkpoint.is_file()
+        usable = stage.id not in needed or stage.config is None or stage.checkpoint.is_file()
         if is_done(stage) and usable:
-            states[stage.name] = "done"
+            states[stage.id] = "done"
         else:
-            states[stage.name] = "waiting" if stage.name in selected else "not selected"
-            needed |= set(stage.needs) if stage.name in selected else set()
-    return {stage.name: states[stage.name] for stage in stages}
+            states[stage.id] = "waiting" if stage.id in selected else "not selected"
+            needed |= set(stage.needed_ids) if stage.id in selected else set()
+    return {stage.id: states[stage.id] for stage in stages}
 
 
 def longest_chain_first(stages: Sequence[Stage]) -> list[Stage]:
-    """Sort stages by the longest chain of stages that depend on them.
+    """Sort the stages of each split and seed by the longest chain of stages that depend on them.
 
     A long chain started last would leave devices idle. Ties go to the stage with more dependencies: with a guide it
-    runs two networks and takes longer.
+    runs two networks and takes longer. A later seed's stages fill slots that the earlier ones leave free.
     """
-    chain: dict[str, int] = {stage.name: 1 for stage in stages}
+    chain: dict[str, int] = {stage.id: 1 for stage in stages}
     for stage in reversed(stages):
-        for name in stage.needs:
-            chain[name] = max(chain[name], chain[stage.name] + 1)
-    return sorted(stages, key=lambda stage: (-chain[stage.name], -len(stage.needs)))
+        for name in stage.needed_ids:
+            chain[name] = max(chain[name], chain[stage.id] + 1)
+    first = {name: i for i, name in enumerate(dict.fromkeys(stage.repetition for stage in stages))}
+    return sorted(stages, key=lambda stage: (first[stage.repetition], -chain[stage.id], -len(stage.needs)))
 
 
 def _start_ready_stages(
@@ -108,25 +120,41 @@ def _start_ready_stages(
         free = [slot for slot in execution.slots if slot not in occupied]
         if not free:
             return
-        if states[stage.name] != "waiting":
+        if states[stage.id] != "waiting":
             continue
-        needed = {states[name] for name in stage.needs}
+        needed = {states[name] for name in stage.needed_ids}
         if needed & {"failed", "not selected"}:
-            states[stage.name] = "failed"
-            missing = [name for name in stage.needs if states[name] in ("failed", "not selected")]
+            states[stage.id] = "failed"
+            missing = [name for name in stage.needed_ids if states[name] in ("failed", "not selected")]
             logger.error(
-                "stage %s cannot run: it needs %s, which failed or was not selected", stage.name, ", ".join(missing)
+                "stage %s cannot run: it needs %s, which failed or was not selected", stage.id, ", ".join(missing)
             )
+        elif needed <= {"done"} and is_locked(stage.lock):
+            states[stage.id] = "elsewhere"
+            logger.info("stage %s is being run by another process", stage.id)
         elif needed <= {"done"}:
-            prepare_folder(stage)
+            if reason := why_replaced(stage):
+                logger.info("%s; its old results are moved to %s", reason, stage.folder.parent / "replaced")
+            stage.folder.parent.mkdir(parents=True, exist_ok=True)
             process = context.Process(target=_stage_process, args=(execution.work, stage, free[0]), name=stage.name)
             process.start()
-            execution.running[stage.name] = process, free[0]
-            states[stage.name] = "running"
-            logger.info("stage %s started%s", stage.name, f" on {free[0]}" if len(execution.slots) > 1 else "")
+            execution.running[stage.id] = process, free[0]
+            states[stage.id] = "running"
+            logger.info("stage %s started%s", stage.id, f" on {free[0]}" if len(execution.slots) > 1 else "")
+
+
+def _look_elsewhere(stages: Sequence[Stage], states: dict[str, str]) -> None:
+    """Update the stages that other processes run. One that was given up there, or failed, is tried here."""
+    for stage in stages:
+        if states[stage.id] == "elsewhere" and not is_locked(stage.lock):
+            states[stage.id] = "done" if is_usable(stage) else "waiting"
+            if states[stage.id] == "done":
+                logger.info("stage %s done by another process", stage.id)
 
 
 def _wait_for_stage(execution: Execution) -> None:
+    if not execution.running:  # others run what is left
+        time.sleep(POLL)
     wait([process.sentinel for process, _ in execution.running.values()], timeout=POLL)
     for name, (process, _) in list(execution.running.items()):
         if process.is_alive():
@@ -142,6 +170,8 @@ def _wait_for_stage(execution: Execution) -> None:
         elif code == exit_codes.INTERRUPTED or execution.stop.asked:
             execution.states[name] = "waiting"
             execution.stop.asked = True  # also if the signal went to the stage's process only
+        elif code == LOCKED:  # another process was faster
+            execution.states[name] = "elsewhere"
         else:
             logger.error("stage %s failed (exit code %s)", name, code)
 
@@ -154,17 +184,26 @@ def _forward_signal(execution: Execution) -> None:
         process.join()
 
 
+def is_usable(stage: Stage) -> bool:
+    """Whether the stage has a result, and the checkpoint that other stages may need."""
+    return is_done(stage) and (stage.config is None or stage.checkpoint.is_file())
+
+
+def why_replaced(stage: Stage) -> str:
+    """Return why the stage's folder cannot be continued; empty if it can, or if there is none."""
+    if stage.folder.exists() and read_stage_key(stage.folder) != stage.key:
+        return f"the configuration of stage {stage.id} has changed"
+    if stage.config is not None and is_done(stage) and not stage.checkpoint.is_file():
+        return f"the checkpoint of stage {stage.id} was deleted, and a later stage needs it: it is trained again"
+    return ""
+
+
 def prepare_folder(stage: Stage) -> None:
     """Create the stage's folder. Results of another configuration are moved to `replaced/`; those of this one stay.
 
     A result whose checkpoint was deleted, and is needed, is moved too.
     """
-    reason = ""
-    if stage.folder.exists() and read_stage_key(stage.folder) != stage.key:
-        reason = f"the configuration of stage {stage.name} has changed"
-    elif stage.config is not None and is_done(stage) and not stage.checkpoint.is_file():
-        reason = f"the checkpoint of stage {stage.name} was deleted, and a later stage needs it: it is trained again"
-    if reason:
+    if why_replaced(stage):
         moved = stage.folder.parent / "replaced" / f"{stage.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         number = 1
         while moved.exists():
@@ -172,7 +211,6 @@ def prepare_folder(stage: Stage) -> None:
             moved = moved.with_name(f"{moved.name}-{number}")
         moved.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(stage.folder, moved)
-        logger.info("%s; its old results are in %s", reason, moved)
     stage.folder.mkdir(parents=True, exist_ok=True)
     write_stage_key(stage.folder, stage.key)
 
@@ -183,7 +221,14 @@ def _stage_process(work: Callable[[Stage, str], None], stage: Stage, slot: str) 
     for number in SIGNALS:
         signal.signal(number, _exit_interrupted)
     try:
-        work(stage, slot)
+        with lock_file(stage.lock):
+            if is_usable(stage):  # another process has done it meanwhile
+                return
+            prepare_folder(stage)
+            remove_temporary(stage.folder)
+            work(stage, slot)
+    except Locked:
+        sys.exit(LOCKED)
     finally:
         _kill_workers()
 
@@ -208,17 +253,14 @@ def _exit_with_parent() -> None:
 
 
 def select_stages(stages: Sequence[Stage], *, only: str | None, start: str | None) -> set[str]:
-    """Return the names of the stages to run: all, `only` one, or all from `start` on."""
-    names = [stage.name for stage in stages]
+    """Return the ids of the stages to run: all, `only` one, or all from `start` on.
+
+    A name stands for the stage of every split and seed; an id such as `split-2/seed-0/cmsf-rgb-1` for one.
+    """
+    numbers = {stage.name: stage.number for stage in stages}
     for name in (only, start):
-        if name is not None and name not in names:
-            raise ValueError(f"there is no stage {name!r}; choose from {', '.join(names)}")
+        if name is not None and name not in numbers and (name == start or name not in {one.id for one in stages}):
+            raise ValueError(f"there is no stage {name!r}; choose from {', '.join(numbers)}")
     if only is not None:
-        return {only}
-    return set(names[names.index(start) :]) if start is not None else set(names)
-
-
-def seed_dir(out: Path, seed: int | None, split: str | None = None) -> Path:
-    """Return the folder of the stages of a seed and split."""
-    out = out if split is None else out / f"split-{split}"
-    return out if seed is None else out / f"seed-{seed}"
+        return {stage.id for stage in stages if only in (stage.name, stage.id)}
+    return {stage.id for stage in stages if start is None or stage.number >= numbers[start]}

@@ -28,36 +28,39 @@ class Pair(NamedTuple):
 
     stage: str
     over: str
-    is_start: bool  # else a control
+    is_start: bool  # else a control, or what `compare` names
     modality: str
+    is_control: bool = False
 
 
 def gain_pairs(specs: Sequence[tuple[StageConfig, str]]) -> list[Pair]:
     """Return what is compared: each stage with its `init`, each guided one with controls of the same start.
 
-    A control is a trained stage with an init and no guide, or CoCLR's. `specs` are stages with their modality.
+    A control is a trained stage with an init and no guide, or CoCLR's. Then follow the stages of `compare`. `specs` are
+    stages with their modality.
     """
     modality_of = {spec.name: modality for spec, modality in specs}
     init_of = {spec.name: spec.init for spec, _ in specs}
     controls = [spec for spec, _ in specs if spec.trains and spec.init and (not spec.guides or _is_coclr(spec))]
     pairs = []
     for spec, modality in specs:
-        if spec.init is None:
-            continue
-        pairs.append(Pair(spec.name, spec.init, True, modality))
+        pairs += [Pair(spec.name, spec.init, True, modality)] if spec.init is not None else []
         ancestors = set()
-        name: str | None = spec.init
+        name = spec.init
         while name is not None:
             ancestors.add(name)
             name = init_of.get(name)
-        pairs += [
-            Pair(spec.name, one.name, False, modality)
+        over = [
+            one.name
             for one in controls
             if spec.guides
             and not (one.guides and _is_coclr(spec))
             and one.init in ancestors
             and modality_of[one.name] == modality
         ]
+        pairs += [Pair(spec.name, one, False, modality, is_control=True) for one in over]
+        others = [one for one in dict.fromkeys(spec.compared) if one != spec.init and one not in over]
+        pairs += [Pair(spec.name, one, False, modality) for one in others]
     return pairs
 
 

@@ -43,6 +43,7 @@ class Stage:
     seed: int
     evaluation: EvaluationConfig
     runtime: RuntimeConfig
+    repetition: str = ""  # `split-2/seed-0` in a plan with splits and seeds
 
     @property
     def name(self) -> str:
@@ -50,11 +51,35 @@ class Stage:
         return self.spec.name
 
     @property
+    def id(self) -> str:
+        """Name of the stage among all splits and seeds of the plan, such as `split-2/seed-0/cmsf-rgb-1`."""
+        return self._id_of(self.name)
+
+    @property
+    def needed_ids(self) -> tuple[str, ...]:
+        """Ids of the stages that must be done before."""
+        return tuple(self._id_of(name) for name in self.needs)
+
+    def _id_of(self, name: str) -> str:
+        return f"{self.repetition}/{name}" if self.repetition else name
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that runs the stage. Not in the folder, which may be moved to `replaced/`."""
+        return self.folder.with_name(f".{self.name}.lock")
+
+    @property
     def checkpoint(self) -> Path:
         """Weights file of the stage; it exists once the stage is done."""
         if self.spec.weights is not None:
             return _weights_file(self.spec.weights)
         return self.folder / "checkpoints" / "last.pt"
+
+
+def repetition_name(seed: int | None, split: str | None) -> str:
+    """Return the folder of a seed and split within the plan's: `split-2/seed-0`; empty if the plan has neither."""
+    parts = ([] if split is None else [f"split-{split}"]) + ([] if seed is None else [f"seed-{seed}"])
+    return "/".join(parts)
 
 
 def build_graph(
@@ -66,12 +91,13 @@ def build_graph(
         if spec.name in stages:
             raise ValueError(f"two stages have the name {spec.name!r}")
         needs = tuple(dict.fromkeys(name for name in (spec.init, *spec.guides) if name is not None))
-        for name in needs:
-            if name not in stages:
-                earlier_names = ", ".join(stages) or "none"
-                raise ValueError(
-                    f"stage {spec.name!r} needs {name!r}, which is not an earlier stage; choose from {earlier_names}"
-                )
+        for verb, names in {"needs": needs, "is compared with": spec.compared}.items():
+            for name in names:
+                if name not in stages:
+                    raise ValueError(
+                        f"stage {spec.name!r} {verb} {name!r}, which is not an earlier stage; choose from "
+                        f"{', '.join(stages) or 'none'}"
+                    )
         earlier = [stages[name] for name in needs]
         stages[spec.name] = _build_stage(
             plan, spec, number, out / spec.name, earlier, plan_dir=plan_dir, seed=seed, split=split
@@ -126,6 +152,7 @@ def _build_stage(
         seed=int(values.get("seed", 0)),
         evaluation=_stage_evaluation(plan, spec, config),
         runtime=validate(RuntimeConfig, values.get("runtime", {}), origin=f"stage {spec.name}, section runtime"),
+        repetition=repetition_name(seed, split),
     )
 
 
@@ -185,6 +212,7 @@ def _stage_key(
     if config is not None:
         run = config_to_dict(config)
         contents["config"] = {k: v for k, v in run.items() if k not in ("runtime", "init", "guides", "clips")}
+        contents["config"]["precision"] = KEY_PRECISION.get(config.precision, config.precision)
         contents["guides"] = [{k: v for k, v in guide.items() if k not in GUIDE_CHECKS} for guide in run["guides"]]
         if spec.init is None and config.init is not None:
             contents["init"] = _file_hash(config.init)
@@ -197,16 +225,21 @@ def _stage_key(
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
 
 
+# A default that was fp32 and became auto redoes no stage, and a key does not depend on the machine that computes it.
+KEY_PRECISION = {"auto": "fp32", "fp32": "fp32 on any device"}
+
+
 def _file_hash(path: str) -> str:
     """Hash a weights file. One that is missing matters only if the stage will run: `check_plan` tells that.
 
     A network that is downloaded counts by its name.
     """
-    checkpoint = _weights_file(path)
+    checkpoint, inputs = _weights_file(path), ""
     if (library := named_library(path)) is not None:
         try:
             file = library.weights_file(path)
-        except ValueError:  # of a package that is not installed
+            inputs = library.inputs(path)
+        except (ValueError, FileNotFoundError):  # of a package that is not installed
             return "missing"
         if file is None:
             return path
@@ -214,7 +247,7 @@ def _file_hash(path: str) -> str:
     if not checkpoint.is_file():
         return "missing"
     stat = checkpoint.stat()
-    return _hash_once(checkpoint, stat.st_mtime_ns, stat.st_size)
+    return _hash_once(checkpoint, stat.st_mtime_ns, stat.st_size) + inputs
 
 
 @cache
@@ -230,7 +263,8 @@ def _weights_file(path: str) -> Path:
 
 
 def clips_fingerprint(path: str) -> list[str]:
-    """Return the hashes of a clip store's tables; for other formats, the path."""
+    """Return the hashes of a clip store's tables, read once for all stages; for other formats, the path."""
     folder = Path(path)
     tables = [folder / "store.json", folder / "manifest.csv", *sorted((folder / "splits").glob("*.csv"))]
-    return [file_sha256(table) for table in tables if table.is_file()] or [path]
+    stats = [(table, table.stat()) for table in tables if table.is_file()]
+    return [_hash_once(table, stat.st_mtime_ns, stat.st_size) for table, stat in stats] or [path]

@@ -34,8 +34,13 @@ class StageConfig(Config):
     """One training run, or an encoder that is only evaluated. `init` and `guide` name earlier stages."""
 
     name: str = Field(description="also the name of its folder")
-    modality: str | None = Field(default=None, description="rgb, flow, residual_flow, rgbdiff or frame")
+    modality: str | None = Field(
+        default=None, description="rgb, flow, residual_flow, motion, residual_motion, rgbdiff or frame"
+    )
     config: str | None = Field(default=None, description="a training run: a name, or a file relative to the plan")
+    section: Literal["pretrain", "cmsf"] | None = Field(
+        default=None, description="train as this section of the plan says, with the stage's own keys over it"
+    )
     method: Values = Field(default={}, description="merged over the method of `defaults`")
     init: str | None = Field(default=None, description="earlier stage to start from")
     guide: str | tuple[str, ...] | None = Field(default=None, description="earlier stage (or several) as guide")
@@ -47,6 +52,9 @@ class StageConfig(Config):
     random: str | None = Field(default=None, description="evaluate this encoder with random weights")
     histogram: Histogram | None = Field(default=None, description="evaluate a histogram instead of a network")
     probe: Probe | None = Field(default=None, description="instead of `evaluation.probe`, for this stage")
+    compare: str | tuple[str, ...] = Field(
+        default=(), description="earlier stages that it is compared with, besides its start and its controls"
+    )
     index: str | None = Field(default=None, description="the row's number in the paper")
     model: str | None = Field(default=None, description="the model's name in the table")
     published: Published = Published()
@@ -66,6 +74,11 @@ class StageConfig(Config):
         return (self.guide,) if isinstance(self.guide, str) else self.guide
 
     @property
+    def compared(self) -> tuple[str, ...]:
+        """Names of the stages of `compare`."""
+        return (self.compare,) if isinstance(self.compare, str) else self.compare
+
+    @property
     def trains(self) -> bool:
         """Whether the stage trains an encoder."""
         return self.weights is None and self.random is None and self.histogram is None
@@ -74,8 +87,10 @@ class StageConfig(Config):
     def _one_kind(self) -> "StageConfig":
         if sum(one is not None for one in (self.weights, self.random, self.histogram)) > 1:
             raise ValueError(f"stage {self.name}: give only one of weights, random and histogram")
-        if not self.trains and (self.init or self.guides or self.epochs or self.method or self.config):
-            raise ValueError(f"stage {self.name} is not trained, so it has no init, guide, epochs, method or config")
+        if not self.trains and (self.init or self.guides or self.epochs or self.method or self.config or self.section):
+            raise ValueError(
+                f"stage {self.name} is not trained, so it has no init, guide, epochs, method, config or section"
+            )
         if not self.trains and self.modality is None:
             raise ValueError(f"stage {self.name}: modality is missing: the input of the network")
         return self
@@ -110,13 +125,16 @@ class PlanConfig(Config):
 
     defaults: TrainValues = Field(default={}, description="training configuration that all stages share")
     stages: tuple[StageConfig, ...] = ()
-    rounds: int = Field(default=0, ge=0, description="alternations; each trains both modalities")
+    rounds: int = Field(default=0, ge=0, description="alternations; each trains every modality once")
     guides: tuple[str, ...] = Field(
         default=(),
         description="networks of other libraries, by name (timm:NAME): each is measured, and guides a stage `cmsf` per "
         "modality that starts from `pretrain`, beside the rounds",
     )
-    modalities: tuple[str, str] = Field(default=("rgb", "flow"), description="the two networks of the rounds")
+    modalities: tuple[str, ...] = Field(
+        default=("rgb", "flow"),
+        description="the networks of the rounds, two or more: each is guided by the newest networks of all others",
+    )
     first: str = Field(default="flow", description="which modality is trained first in a round")
     init: Literal["base", "latest"] = Field(
         default="base", description="init of a round. base: `pretrain` (the paper); latest: the last round (CoCLR)"
@@ -128,7 +146,8 @@ class PlanConfig(Config):
         default={}, description="merged over `pretrain` for one modality: {rgb: {schedule: {epochs: 600}}}"
     )
     cmsf: TrainValues = Field(
-        default={}, description="training configuration of the rounds (CMSF); `guides` has one element without weights"
+        default={},
+        description="training configuration of the rounds (CMSF); `guides` has one element without weights",
     )
     controls: tuple[Control, ...] = Field(
         default=(),
@@ -159,6 +178,9 @@ class PlanConfig(Config):
             raise ValueError("a plan needs stages, a number of rounds, or guides")
         if (self.rounds or self.guides) and not (self.pretrain and self.cmsf):
             raise ValueError("rounds and guides need `pretrain` (configuration of InfoNCE) and `cmsf` (of CMSF)")
+        for stage in self.stages:
+            if stage.section is not None and not getattr(self, stage.section):
+                raise ValueError(f"stage {stage.name} has section: {stage.section}, which the plan leaves empty")
         for address in self.guides:
             if named_library(address) is None:
                 raise ValueError(
@@ -177,8 +199,10 @@ class PlanConfig(Config):
                 raise ValueError(f"control_overrides has {control!r}, none of the controls {', '.join(self.controls)}")
         if self.first not in self.modalities:
             raise ValueError(f"first = {self.first!r} is none of the modalities {', '.join(self.modalities)}")
-        if len(set(self.modalities)) < 2:
-            raise ValueError("co-training needs two different modalities")
+        if len(set(self.modalities)) < max(2, len(self.modalities)):
+            raise ValueError("co-training needs two or more different modalities")
+        if len(self.modalities) > 2 and "coclr" in self.controls:
+            raise ValueError("the control coclr has one guide: it needs a plan of two modalities")
         if len(set(self.splits)) < len(self.splits):
             raise ValueError(f"splits has one twice: {', '.join(self.splits)}")
         if self.splits and self.evaluation.split is not None:
@@ -191,6 +215,23 @@ class PlanConfig(Config):
         splits: tuple[str | None, ...] = self.splits or (None,)
         seeds: tuple[int | None, ...] = self.seeds or (None,)
         return [(split, seed) for split in splits for seed in seeds]
+
+    def pretrain_values(self, modality: str) -> Values:
+        """Return `pretrain` with the overrides of one modality."""
+        return merge_layers(self.pretrain, self.pretrain_overrides.get(modality, {}))
+
+    def with_section(self, stage: StageConfig) -> StageConfig:
+        """Return a listed stage with the settings of its `section` beneath its own."""
+        if stage.section is None:
+            return stage
+        if stage.section == "pretrain":
+            values, guide_values = self.pretrain_values(stage.modality or ""), {}
+        else:
+            values, guide_values = self.cmsf_train_values, self.cmsf_guide_values
+        overrides = merge_layers(values, stage.overrides)
+        return stage.model_copy(
+            update={"overrides": overrides, "guide_overrides": {**guide_values, **stage.guide_overrides}}
+        )
 
     @property
     def cmsf_train_values(self) -> Values:
@@ -229,7 +270,7 @@ def check_sections(plan: PlanConfig, *, origin: str) -> None:
     for control, values in plan.control_overrides.items():
         sections[f"control_overrides.{control}"] = values
     guides: dict[str, Values] = {"cmsf.guides": plan.cmsf_guide_values}
-    for stage in plan.stages:
+    for stage in map(plan.with_section, plan.stages):
         sections[f"stage {stage.name}"] = merge_layers(
             stage.overrides, {"method": stage.method} if stage.method else {}
         )

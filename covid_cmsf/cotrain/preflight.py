@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.records import get_column
@@ -21,7 +22,8 @@ from covid_cmsf.evaluation.preflight import (
 from covid_cmsf.exit_codes import USER_ERRORS
 from covid_cmsf.preflight import Problem, check_disk, check_memory, of_stage
 from covid_cmsf.training.footprint import cache_bytes, checkpoint_bytes, estimate_footprint, meta_encoder
-from covid_cmsf.training.preflight import TrainedOn, VideoSummaries, check_training, given_view, trained_on
+from covid_cmsf.training.preflight import VideoSummaries, check_training
+from covid_cmsf.training.weights_preflight import TrainedOn, given_view, trained_on
 from covid_cmsf.views.modalities import get_modality
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ class PlanClips:
     videos: VideoSummaries = field(default_factory=VideoSummaries)
     tables: dict[tuple[str, str], VideoTable] = field(default_factory=dict)
     measured: dict[tuple[str, str], list[Problem]] = field(default_factory=dict)
+    extracted: dict[tuple[object, ...], list[Problem]] = field(default_factory=dict)
 
     def open(self, address: str) -> Clips:
         """Open clips; the same address is opened once."""
@@ -45,6 +48,14 @@ class PlanClips:
         if (address, split) not in self.tables:
             self.tables[address, split] = split_table(self.open(address), split)
         return self.tables[address, split]
+
+    def check_extraction(self, address: str, split: str, **options: Any) -> list[Problem]:
+        """Check an extraction; stages with the same clips, modality, windows and features share the answer."""
+        key = (address, split, *options.values())
+        if key not in self.extracted:
+            opened = self.open(address)
+            self.extracted[key] = check_extraction(opened, address=address, split=split, out=None, **options)
+        return self.extracted[key]
 
 
 def leave_out_labels(plan: PlanConfig, clips: PlanClips) -> PlanConfig:
@@ -68,12 +79,12 @@ def check_plan(
     stages: Sequence[Stage], states: dict[str, str], clips: PlanClips, *, parallel: int = 1
 ) -> list[Problem]:
     """Return the problems of all stages whose state is `waiting`; `states` as from `stage_states`."""
-    waiting = [stage for stage in stages if states[stage.name] == "waiting"]
+    waiting = [stage for stage in stages if states[stage.id] == "waiting"]
     # What a stage that is not done will be trained on; whether it can run is its own problem.
     planned = {
-        str(stage.checkpoint): _will_be_trained_on(stage)
+        str(stage.checkpoint): _will_be_trained_on(stage, clips)
         for stage in stages
-        if stage.config is not None and states[stage.name] != "done"
+        if stage.config is not None and states[stage.id] != "done"
     }
     problems: list[Problem] = []
     for stage in waiting:
@@ -90,17 +101,23 @@ def check_plan(
 
 
 def _check_needs(stage: Stage, states: dict[str, str]) -> list[Problem]:
-    missing = [name for name in stage.needs if states[name] == "not selected"]
+    ids = zip(stage.needs, stage.needed_ids, strict=True)
+    missing = [name for name, one in ids if states[one] == "not selected"]
     return [
         Problem(f"it needs stage {name}, which is not done and not selected: use --only {name} first, or --from {name}")
         for name in missing
     ]
 
 
-def _will_be_trained_on(stage: Stage) -> TrainedOn:
+def _will_be_trained_on(stage: Stage, clips: PlanClips) -> TrainedOn:
     assert stage.config is not None
     seen = get_modality(stage.config.modality, flow_style=stage.config.views.flow_style)
-    return TrainedOn(seen.name, seen.num_channels, given_view(stage.config.views, seen))
+    try:
+        info = clips.open(stage.clips).info
+    except USER_ERRORS:  # told by the checks of the stage itself
+        info = None
+    flow = None if info is None else info.origin_of(seen.stored_modality)
+    return TrainedOn(seen.name, seen.num_channels, given_view(stage.config.views, seen), flow)
 
 
 def _check_weights_file(stage: Stage) -> list[Problem]:
@@ -128,16 +145,14 @@ def _check_evaluation(stage: Stage, clips: PlanClips) -> list[Problem]:
     except USER_ERRORS as error:
         place = "evaluation: " if evaluation.clips is not None or evaluation.split is not None else ""
         return [Problem(f"{place}{error}")]
-    problems = check_extraction(
-        clips.open(address),
-        address=address,
-        split=split,
+    problems = clips.check_extraction(
+        address,
+        split,
         modality=get_modality(stage.modality, flow_style=views.flow_style),
         length=views.length,
         stride=views.stride,
         num_windows=evaluation.windows or NUM_WINDOWS,
         num_features=width,
-        out=None,
     )
     if (address, split) not in clips.measured:
         clips.measured[address, split] = []

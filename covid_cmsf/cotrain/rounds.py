@@ -12,6 +12,13 @@ N times, each modality in turn is trained with CMSF: the newest network of the *
     cmsf-flow-2   infonce-flow   cmsf-rgb-1
     cmsf-rgb-2    infonce-rgb    cmsf-flow-2
 
+With three modalities or more, each is guided by the newest networks of all others; `method.combine` says whether a
+candidate has to be one of all guides or of any.
+
+    cmsf-flow-1   infonce-flow   infonce-rgb, infonce-motion    (modalities: [rgb, flow, motion])
+    cmsf-rgb-1    infonce-rgb    cmsf-flow-1, infonce-motion
+    cmsf-motion-1 infonce-motion cmsf-rgb-1, cmsf-flow-1
+
 A network of another library can guide as well (`guides: [timm:NAME]`), in a stage per modality:
 
     NAME                                        only measured
@@ -22,9 +29,6 @@ Controls (continued-*, msf-*, oracle-*, coclr-*) start from the same pretrained 
 round. CoCLR is guided by the other modality's pretrained network.
 """
 
-from copy import deepcopy
-
-from covid_cmsf.config import deep_update
 from covid_cmsf.cotrain.plan import Control, PlanConfig, StageConfig, Values, merge_layers
 from covid_cmsf.methods.contrastive import CoClrConfig
 from covid_cmsf.methods.mean_shift import CmsfConfig, MsfConfig
@@ -38,13 +42,12 @@ def alternate(plan: PlanConfig, pretrained: dict[str, str]) -> list[StageConfig]
     order = sorted(plan.modalities, key=lambda modality: modality != plan.first)
     for number in range(1, plan.rounds + 1):
         for modality in order:
-            (other,) = set(plan.modalities) - {modality}
             stage = StageConfig(
                 name=f"{_method_name(plan.cmsf, 'cmsf')}-{modality}-{number}",
                 modality=modality,
                 # The paper restarts from `pretrain` in every round; CoCLR continues from the last round.
                 init=pretrained[modality] if plan.init == "base" else newest[modality],
-                guide=newest[other],
+                guide=_others(newest, modality),
                 guide_overrides=plan.cmsf_guide_values,
                 overrides=plan.cmsf_train_values,
             )
@@ -53,21 +56,34 @@ def alternate(plan: PlanConfig, pretrained: dict[str, str]) -> list[StageConfig]
     return stages
 
 
+def _others(stages: dict[str, str], modality: str) -> str | tuple[str, ...]:
+    """Return the stages of all other modalities; a name if it is one."""
+    others = tuple(name for other, name in stages.items() if other != modality)
+    return others if len(others) > 1 else others[0]
+
+
 def expand_stages(plan: PlanConfig) -> list[StageConfig]:
     """Return all stages of a plan: baselines, listed stages, pretraining, controls, rounds, those of `guides`."""
-    stages = [*_baseline_stages(plan), *plan.stages]
+    stages = [*_baseline_stages(plan), *(plan.with_section(stage) for stage in plan.stages)]
     if not plan.rounds and not plan.guides:
         return stages
     pretrained = {modality: f"{_method_name(plan.pretrain, 'infonce')}-{modality}" for modality in plan.modalities}
     for modality, name in pretrained.items():
-        stages.append(StageConfig(name=name, modality=modality, overrides=pretrain_config(plan, modality)))
+        stages.append(StageConfig(name=name, modality=modality, overrides=plan.pretrain_values(modality)))
     for control in plan.controls:
         stages += [_control_stage(control, modality, pretrained, plan) for modality in pretrained]
-    return [*stages, *alternate(plan, pretrained), *_named_guide_stages(plan, pretrained)]
+    rounds = alternate(plan, pretrained)
+    newest = {stage.modality: stage.name for stage in rounds}
+    return [*stages, *rounds, *_named_guide_stages(plan, pretrained, newest)]
 
 
-def _named_guide_stages(plan: PlanConfig, pretrained: dict[str, str]) -> list[StageConfig]:
-    """Return, for each of `guides`, a stage that measures it and one per modality that it guides."""
+def _named_guide_stages(
+    plan: PlanConfig, pretrained: dict[str, str], newest: dict[str | None, str]
+) -> list[StageConfig]:
+    """Return, for each of `guides`, a stage that measures it and one per modality that it guides.
+
+    These are compared with their guide, and with the last round of their modality.
+    """
     stages: list[StageConfig] = []
     for address in plan.guides:
         name, library = network_name(address), named_library(address)
@@ -81,17 +97,11 @@ def _named_guide_stages(plan: PlanConfig, pretrained: dict[str, str]) -> list[St
                 guide=name,
                 guide_overrides=plan.cmsf_guide_values,
                 overrides=plan.cmsf_train_values,
+                compare=(name, newest[modality]) if modality in newest else name,
             )
             for modality, start in pretrained.items()
         ]
     return stages
-
-
-def pretrain_config(plan: PlanConfig, modality: str) -> Values:
-    """Return `pretrain` with the overrides of one modality."""
-    values = deepcopy(plan.pretrain)
-    deep_update(values, plan.pretrain_overrides.get(modality, {}))
-    return values
 
 
 def _baseline_stages(plan: PlanConfig) -> list[StageConfig]:
@@ -113,16 +123,15 @@ def _control_stage(control: Control, modality: str, pretrained: dict[str, str], 
     """Return a stage with the init and the epochs of a round, but another method."""
     cmsf = plan.cmsf_train_values
     if control == "continued":
-        values = {**pretrain_config(plan, modality), "schedule": cmsf.get("schedule", {})}
+        values = {**plan.pretrain_values(modality), "schedule": cmsf.get("schedule", {})}
     else:
         values = {**cmsf, "method": _control_method(control, cmsf.get("method", {}))}
-    (other,) = set(plan.modalities) - {modality}
     is_guided = control == "coclr"
     return StageConfig(
         name=f"{control}-{modality}",
         modality=modality,
         init=pretrained[modality],
-        guide=pretrained[other] if is_guided else None,
+        guide=_others(pretrained, modality) if is_guided else None,
         guide_overrides=plan.cmsf_guide_values if is_guided else {},
         overrides=merge_layers(values, plan.control_overrides.get(control, {})),
     )

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from covid_cmsf import exit_codes
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.fingerprint import files_fingerprint
+from covid_cmsf.cores import available_cores
 from covid_cmsf.cotrain.answers import FEATURES_FILE, write_answers
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.linear import stage_linear
@@ -56,7 +58,7 @@ def run_stage(stage: Stage, slot: str, *, num_processes: int = 1, num_slots: int
             if status == "stopped":
                 sys.exit(exit_codes.INTERRUPTED)
         add_text_file(stage.folder / "log.txt")
-        result = evaluate_stage(stage, runtime, evaluation_device(stage, slot))
+        result = evaluate_stage(stage, runtime, evaluation_devices(stage, slot))
     except (ValueError, RuntimeError, OSError) as error:
         add_text_file(stage.folder / "log.txt")
         write_text_atomic(stage.folder / ERROR_FILE, " ".join(str(error).split()) + "\n")
@@ -74,18 +76,19 @@ def stage_runtime(stage: Stage, slot: str, *, num_processes: int, num_slots: int
     device = stage.runtime.device
     if device in ("auto", "cuda"):
         device = slot.partition("#")[0] if num_processes == 1 else slot.partition(":")[0].partition("#")[0]
-    cores = len(os.sched_getaffinity(0)) // num_slots
+    cores = available_cores() // num_slots
     threads = stage.runtime.threads or max(1, cores // num_processes // 2)
     workers = resolve_workers(stage.runtime.workers, num_slots=num_slots, num_processes=num_processes)
     return stage.runtime.model_copy(update={"device": device, "threads": threads, "workers": workers})
 
 
-def evaluation_device(stage: Stage, slot: str) -> str:
-    """Return the device that measures a stage: one of its own slot, as others train in the other slots."""
+def evaluation_devices(stage: Stage, slot: str) -> list[str]:
+    """Return the devices that measure a stage: those of its own slot, as others train in the other slots."""
     device = stage.runtime.device
     if device not in ("auto", "cuda"):
-        return device
-    return slot.partition("#")[0].partition(",")[0]  # of cuda:2,3 the first
+        return [device]
+    kind, _, numbers = slot.partition("#")[0].partition(":")
+    return [f"{kind}:{number}" for number in numbers.split(",")] if numbers else [kind]
 
 
 def _train(stage: Stage, config: TrainConfig, slot: str, num_processes: int) -> str:
@@ -100,7 +103,7 @@ def _train(stage: Stage, config: TrainConfig, slot: str, num_processes: int) -> 
     return launch_torchrun(stage.folder, num_processes=num_processes, gpus=gpus)
 
 
-def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[str, Any]:
+def evaluate_stage(stage: Stage, runtime: RuntimeConfig, devices: Sequence[str]) -> dict[str, Any]:
     """Measure the stage's encoder; write its features and results.
 
     What needs no labels is measured in any case; with labels also R@1 and linear accuracy, in percent.
@@ -115,14 +118,14 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[st
         length=stage.views.length if stage.spec.histogram else None,
         stride=stage.views.stride if stage.spec.histogram else None,
     )
-    clips = open_clips(evaluation.clips or stage.clips)
+    clips, chosen = open_clips(evaluation.clips or stage.clips), [choose_device(name) for name in devices]
     features = extract_features(
         eval_model,
         clips,
         stage.folder / FEATURES_FILE,
         eval_protocol=eval_protocol,
         split=evaluation.split or stage.split,
-        device=choose_device(device),
+        device=chosen,
         num_workers=resolve_workers(runtime.workers),
         replace=True,
     )
@@ -148,7 +151,7 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, device: str) -> dict[st
         clips,
         eval_protocol=eval_protocol,
         num_workers=resolve_workers(runtime.workers),
-        device=choose_device(device),
+        devices=chosen,
         **subsets,
     )
     _write_json(stage.folder / "retrieval.json", asdict(retrieval))
@@ -209,6 +212,8 @@ def load_stage_model(stage: Stage) -> EvalModel:
 
 # State of a stage's folder
 
+STAGE_RESULT = "stage.json"
+
 
 def read_stage_key(folder: Path) -> str | None:
     """Return the key that the folder was started with; None if there is none."""
@@ -224,12 +229,12 @@ def write_stage_key(folder: Path, key: str) -> None:
 def write_stage_result(stage: Stage, result: dict[str, Any]) -> None:
     """Store the result: the last action of a stage."""
     values = {"key": stage.key, "evaluation": stage.evaluation.model_dump(mode="json"), **result}
-    write_text_atomic(stage.folder / "stage.json", json.dumps(values, indent=1) + "\n")
+    write_text_atomic(stage.folder / STAGE_RESULT, json.dumps(values, indent=1) + "\n")
 
 
 def read_stage_result(stage: Stage) -> dict[str, Any] | None:
     """Return the stage's result; None if it is not done, or of another configuration, evaluation or video files."""
-    path = stage.folder / "stage.json"
+    path = stage.folder / STAGE_RESULT
     if not path.is_file():
         return None
     try:
@@ -271,7 +276,8 @@ def launch_torchrun(folder: Path, *, num_processes: int, gpus: str | None) -> st
     environment = dict(os.environ)
     if gpus is not None:
         environment["CUDA_VISIBLE_DEVICES"] = mask_gpus(gpus, environment.get("CUDA_VISIBLE_DEVICES"))
-    command = [sys.executable, *options, "-m", "covid_cmsf", "train", str(folder), "--accept-changes"]
+    # absolute: a name that begins with a dash would be read as an option
+    command = [sys.executable, *options, "-m", "covid_cmsf", "train", str(folder.absolute()), "--accept-changes"]
     stop_requested = False
 
     def forward_signal(number: int, frame: FrameType | None) -> None:

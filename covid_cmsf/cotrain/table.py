@@ -142,7 +142,7 @@ def mean_over_seeds(splits: Sequence[Sequence[list[Row]]]) -> list[Row]:
             "done": any(one["done"] for one in per_seed),
             "error": next((one["error"] for one in per_seed if one["error"]), None),
             "num_skipped": max(one["num_skipped"] or 0 for one in per_seed),
-            "r1_seeds": [one["r1"] for one in per_seed],
+            **{f"{name}_seeds": [one[name] for one in per_seed] for name in LABEL_COLUMNS},
             "r1_interval": None,
         }
         rows.append(row)

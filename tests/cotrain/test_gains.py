@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from covid_cmsf.cli.app import app
 from covid_cmsf.cli.compare import find_runs
-from covid_cmsf.cotrain.executor import seed_dir
 from covid_cmsf.cotrain.gains import describe_gain, gain_notes, gain_pairs, gains_table, read_gains
+from covid_cmsf.cotrain.graph import repetition_name
 from covid_cmsf.cotrain.plan import PlanConfig
 from covid_cmsf.cotrain.rounds import expand_stages
 from covid_cmsf.cotrain.run import build_graphs, write_results
@@ -73,12 +73,47 @@ def test_controls_of_another_start_are_no_controls() -> None:
     assert [(one.stage, one.over) for one in found] == [("msf", "short"), ("cmsf", "long")]
 
 
+def test_stages_to_compare_with_are_added(tmp_path: Path) -> None:
+    stages: list[dict[str, Any]] = [
+        {"name": "random", "modality": "rgb", "random": "toy"},
+        {"name": "start", "modality": "rgb", "method": {"name": "infonce"}, "compare": "random"},
+        {"name": "a", "modality": "rgb", "init": "start", "guide": "random", "compare": ["start", "random"]},
+        {"name": "b", "modality": "rgb", "init": "start", "guide": "random", "compare": "a"},
+    ]
+    plan = PlanConfig.model_validate({"stages": stages})
+    found = [(one.stage, one.over, one.is_start) for one in gain_pairs([(spec, "rgb") for spec in plan.stages])]
+    assert found == [
+        ("start", "random", False),
+        ("a", "start", True),
+        ("a", "random", False),
+        ("b", "start", True),
+        ("b", "a", False),
+    ]
+    assert not any(one.is_control for one in gain_pairs([(spec, "rgb") for spec in plan.stages]))
+    wrong = PlanConfig.model_validate({"stages": [{**stages[1], "compare": "later"}, *stages[2:]]})
+    with pytest.raises(ValueError, match="stage 'start' is compared with 'later', which is not an earlier stage"):
+        build_graphs(wrong, tmp_path, plan_dir=tmp_path)
+
+
+def test_students_of_a_named_network_are_compared_with_it_and_with_the_round() -> None:
+    found = names(guides=["timm:resnet18?weights=r.pth"])
+    assert {over for stage, over in found if stage == "cmsf-rgb-resnet18"} == {
+        "infonce-rgb",
+        "resnet18",
+        "cmsf-rgb-1",
+    } | {over for stage, over in found if stage == "cmsf-rgb-1"}
+    alone = names(guides=["timm:resnet18?weights=r.pth"], rounds=0, controls=[])
+    assert [over for stage, over in alone if stage == "cmsf-flow-resnet18"] == ["infonce-flow", "resnet18"]
+    folder = names(guides=["transformers:models/videomae-base?stride=2"], rounds=0, controls=[])
+    assert ("cmsf-rgb-videomae-base", "videomae-base") in folder
+
+
 def test_gains_are_the_paired_differences_over_seeds(finished: Path) -> None:
     rows = read_gains(finished)
     assert [(row["stage"], row["over"]) for row in rows] == names()
     row = next(row for row in rows if (row["stage"], row["over"]) == ("cmsf-rgb-1", "msf-rgb"))
     files = [
-        [load_features(seed_dir(finished, seed) / name / "features.safetensors") for seed in (0, 1)]
+        [load_features(finished / repetition_name(seed, None) / name / "features.safetensors") for seed in (0, 1)]
         for name in ("msf-rgb", "cmsf-rgb-1")
     ]
     sources = measure_linear(files[0][0])[1].videos.sources

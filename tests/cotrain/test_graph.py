@@ -48,6 +48,7 @@ def test_baselines_and_external_files_have_keys(plan: Path, tmp_path: Path) -> N
 
 def test_runtime_and_paths_do_not_change_keys(plan: Path) -> None:
     assert changed(plan, "defaults.runtime.workers=1", "defaults.runtime.threads=2") == set()
+    assert changed(plan, "defaults.runtime.gradient_checkpointing=true") == set()
     assert changed(plan, out="elsewhere") == set()
 
 

@@ -22,9 +22,11 @@ from typer.testing import CliRunner
 from covid_cmsf import exit_codes
 from covid_cmsf.cli.app import app
 from covid_cmsf.cotrain.run import load_plan, run_plan
+from covid_cmsf.locks import join_lock
 from covid_cmsf.training.run_dir import lock_dir
 from tests.cotrain.conftest import DEFAULTS, PRETRAIN
 from tests.models.test_image_networks import TINY, tiny_weights
+from tools.disturbances.compare import differing, snapshot
 
 pytestmark = pytest.mark.slow
 NUMBERS = ("index", "stage", "model", "modality", "init", "constraint", "epochs", "r1", "linear", "effective_rank")
@@ -145,9 +147,10 @@ def contents(folder: Path) -> dict[Path, int]:
     return sizes
 
 
-def test_kills_at_random_moments_do_not_change_the_table(plan: Path) -> None:
-    whole = run(plan, out=plan.parent / "whole")[1]
-    rng, out = np.random.default_rng(0), plan.parent / "killed"
+def test_kills_at_random_moments_change_no_file(plan: Path) -> None:
+    rng, out = np.random.default_rng(0), plan.parent / "out"
+    whole = run(plan, out=out)[1]
+    out.rename(plan.parent / "whole")  # some files have the folder's name inside
     codes = []
     for _ in range(10):
         process = subprocess.Popen(command(plan, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -161,6 +164,7 @@ def test_kills_at_random_moments_do_not_change_the_table(plan: Path) -> None:
     done = subprocess.run(command(plan, out), capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert numbers(json.loads((out / "table.json").read_text())) == numbers(whole)
+    assert differing(snapshot(plan.parent / "whole", "run"), snapshot(out, "run")) == []
 
 
 @pytest.fixture
@@ -194,10 +198,14 @@ def test_a_signal_to_the_process_group_stops_a_plan(plan: Path, short_folder: Pa
     assert list(temporary.glob("pymp-*")) == []  # folders of multiprocessing
 
 
-def test_two_plans_in_one_folder_are_refused(plan: Path) -> None:
+def test_two_different_plans_in_one_folder_are_refused(plan: Path) -> None:
     out = plan.parent / "out"
     out.mkdir()
-    with lock_dir(out), pytest.raises(ValueError, match="another process"):
+    (out / "plan.json").write_text("{}")
+    with (
+        join_lock(out / ".lock", first=lambda: None, check=lambda: None),
+        pytest.raises(ValueError, match="another process is running a plan with other settings"),
+    ):
         run(plan)
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
+from torch.distributed import run as torchrun
 from typer.testing import CliRunner, Result
 
 from covid_cmsf.cli.app import app
+from covid_cmsf.cotrain import graph as graph_module
 from covid_cmsf.cotrain import preflight as cotrain_preflight
 from covid_cmsf.cotrain import stage as stage_module
 from covid_cmsf.cotrain.display import stage_costs, time_clip
@@ -20,7 +22,8 @@ from covid_cmsf.cotrain.executor import prepare_folder, stage_states
 from covid_cmsf.cotrain.graph import Stage
 from covid_cmsf.cotrain.run import load_plan, prepare_plan
 from covid_cmsf.cotrain.stage import (
-    evaluation_device,
+    evaluation_devices,
+    launch_torchrun,
     mask_gpus,
     run_stage,
     stage_runtime,
@@ -212,11 +215,15 @@ def test_thirty_stages_open_and_read_their_clips_once(tmp_path: Path, monkeypatc
         (views_preflight, "open_clips"),
         (training_preflight, "training_records"),
         (cotrain_preflight, "split_table"),
+        (cotrain_preflight, "check_extraction"),
+        (graph_module, "file_sha256"),
     ):
         monkeypatch.setattr(module, name, counted(getattr(module, name), calls))
     assert len(prepare(path)) == 30
     # training_records: rgb alone, flow alone, and both of them for the rounds in either order
-    assert calls == {"open_clips": 1, "training_records": 4, "split_table": 1}
+    # check_extraction: rgb and flow; file_sha256: store.json, manifest, split
+    once = {"open_clips": 1, "split_table": 1}
+    assert calls == {**once, "training_records": 4, "check_extraction": 2, "file_sha256": 3}
 
 
 def counted(function: Callable[..., Any], calls: Counter[str]) -> Callable[..., Any]:
@@ -240,14 +247,18 @@ def test_an_encoder_is_timed_once_for_all_stages_and_seeds(store: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("slot", "device"), [("cuda:2,3", "cuda:2"), ("cuda:1", "cuda:1"), ("cpu#2", "cpu")], ids=lambda value: str(value)
+    ("slot", "devices"),
+    [("cuda:2,3", ["cuda:2", "cuda:3"]), ("cuda:1", ["cuda:1"]), ("cpu#2", ["cpu"])],
+    ids=lambda value: str(value),
 )
-def test_a_stage_is_measured_on_its_own_device(slot: str, device: str, store: Path, tmp_path: Path) -> None:
+def test_a_stage_is_measured_on_all_of_its_own_devices(
+    slot: str, devices: list[str], store: Path, tmp_path: Path
+) -> None:
     for configured in ("auto", "cuda"):
         (stage,) = [s for s in _stages(store, tmp_path, configured) if s.name == "infonce-rgb"]
-        assert evaluation_device(stage, slot) == device
+        assert evaluation_devices(stage, slot) == devices
     (stage,) = [s for s in _stages(store, tmp_path, "cpu") if s.name == "infonce-rgb"]
-    assert evaluation_device(stage, slot) == "cpu"
+    assert evaluation_devices(stage, slot) == ["cpu"]
 
 
 def _stages(store: Path, tmp_path: Path, device: str) -> list[Stage]:
@@ -279,8 +290,8 @@ def test_a_stage_is_given_its_own_device_and_its_part_of_the_mask(
         def wait(self) -> int:
             return 0
 
-    def evaluate(stage: Stage, runtime: Any, device: str) -> dict[str, Any]:
-        found["device"] = device
+    def evaluate(stage: Stage, runtime: Any, devices: list[str]) -> dict[str, Any]:
+        found["devices"] = devices
         return {}
 
     for name in ("setup_logging", "set_threads", "add_text_file"):
@@ -289,9 +300,9 @@ def test_a_stage_is_given_its_own_device_and_its_part_of_the_mask(
     monkeypatch.setattr(stage_module, "evaluate_stage", evaluate)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     run_stage(stage, "cuda:2,3", num_processes=2, num_slots=2)
-    assert found == {"mask": "6,7", "device": "cuda:2"}
+    assert found == {"mask": "6,7", "devices": ["cuda:2", "cuda:3"]}
     run_stage(stage, "cuda:0,1", num_processes=2, num_slots=2)
-    assert found == {"mask": "4,5", "device": "cuda:0"}
+    assert found == {"mask": "4,5", "devices": ["cuda:0", "cuda:1"]}
 
 
 def test_the_threads_of_a_stage_do_not_depend_on_workers(
@@ -307,3 +318,21 @@ def test_the_threads_of_a_stage_do_not_depend_on_workers(
     assert threads == [4, 4, 4, 5]
     halved = stage_runtime(replace(stage, runtime=RuntimeConfig()), "cpu#2", num_processes=1, num_slots=2)
     assert halved.threads == 2
+
+
+def test_a_folder_whose_name_begins_with_a_dash_is_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command is read as torchrun reads it, and what it starts as the command line reads that."""
+    commands: list[list[str]] = []
+
+    def refuse(command: list[str], **options: Any) -> None:
+        commands.append(command)
+        raise OSError("not started")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(OSError, match="not started"):
+        launch_torchrun(Path("--help"), num_processes=2, gpus=None)
+    parsed = torchrun.parse_args(commands[0][3:])  # without python -m torch.distributed.run
+    assert (parsed.training_script, parsed.module) == ("covid_cmsf", True)
+    result = CliRunner().invoke(app, parsed.training_script_args)
+    assert result.exit_code != 0 and str(tmp_path / "--help") in str(result.exception)

@@ -40,6 +40,19 @@ def test_coclr_continues_from_the_latest_round() -> None:
     }
 
 
+def test_each_of_three_modalities_is_guided_by_the_newest_networks_of_the_others() -> None:
+    found = stages(modalities=["rgb", "flow", "motion"], first="flow", rounds=2)
+    assert list(found)[:3] == ["infonce-rgb", "infonce-flow", "infonce-motion"]
+    assert {name: stage.guides for name, stage in found.items() if stage.guide} == {
+        "cmsf-flow-1": ("infonce-rgb", "infonce-motion"),
+        "cmsf-rgb-1": ("cmsf-flow-1", "infonce-motion"),
+        "cmsf-motion-1": ("cmsf-rgb-1", "cmsf-flow-1"),
+        "cmsf-flow-2": ("cmsf-rgb-1", "cmsf-motion-1"),
+        "cmsf-rgb-2": ("cmsf-flow-2", "cmsf-motion-1"),
+        "cmsf-motion-2": ("cmsf-rgb-2", "cmsf-flow-2"),
+    }
+
+
 def test_controls_get_the_same_init_and_epochs() -> None:
     cmsf = {**CMSF, "schedule": {"epochs": 7}, "optimizer": {"lr": 0.5}}
     found = stages(cmsf=cmsf, controls=["continued", "msf", "oracle"])
@@ -76,7 +89,10 @@ def test_baselines_come_first() -> None:
         ({"pretrain": {}}, "rounds and guides need `pretrain`"),
         ({"pretrain_overrides": {"depth": {}}}, "pretrain_overrides has 'depth'"),
         ({"first": "audio"}, "none of the modalities"),
-        ({"modalities": ["rgb", "rgb"], "first": "rgb"}, "two different"),
+        ({"modalities": ["rgb", "rgb"], "first": "rgb"}, "two or more different"),
+        ({"modalities": ["rgb", "flow", "rgb"]}, "two or more different"),
+        ({"modalities": ["rgb"], "first": "rgb"}, "two or more different"),
+        ({"modalities": ["rgb", "flow", "rgbdiff"], "controls": ["coclr"]}, "one guide"),
         ({"modalities": ["rgb", "sound"], "first": "rgb"}, "unknown modality"),
         ({"round": 2}, "did you mean 'rounds'"),
         ({"stages": [{"name": "a/b"}]}, "name is also its folder"),
@@ -173,3 +189,36 @@ def test_a_network_of_another_library_guides_a_stage_per_modality_from_the_same_
     )
     with pytest.raises(ValueError, match=r"guides has 'flow.pt', which is no network of another library"):
         stages(guides=["flow.pt"])
+
+
+def test_a_listed_stage_takes_a_section_of_the_plan_beneath_its_own_keys() -> None:
+    cmsf = {**CMSF, "optimizer": {"lr": 0.5}, "guides": [{"cache": "mean", "center": True}]}
+    listed = [
+        {"name": "rgb", "section": "pretrain", "modality": "rgb"},
+        {"name": "flow", "section": "pretrain", "modality": "flow", "overrides": {"schedule": {"epochs": 2}}},
+        {
+            "name": "few",
+            "section": "cmsf",
+            "modality": "rgb",
+            "init": "rgb",
+            "guide": "flow",
+            "method": {"num_candidates": 2},
+            "guide_overrides": {"center": False},
+        },
+    ]
+    changes = {"rgb": {"schedule": {"epochs": 9}}}
+    found = stages(rounds=0, cmsf=cmsf, pretrain_overrides=changes, stages=listed)
+    assert list(found) == ["rgb", "flow", "few"]
+    assert found["rgb"].overrides == {**PRETRAIN, "schedule": {"epochs": 9}}
+    assert found["flow"].overrides == {**PRETRAIN, "schedule": {"epochs": 2}}
+    few = found["few"]
+    assert few.overrides == {key: value for key, value in cmsf.items() if key != "guides"}
+    assert few.method == {"num_candidates": 2} and few.guide_overrides == {"cache": "mean", "center": False}
+
+
+def test_a_section_must_be_in_the_plan_and_the_stage_be_trained() -> None:
+    listed = {"name": "few", "section": "cmsf", "modality": "rgb"}
+    with pytest.raises(ValueError, match="stage few has section: cmsf, which the plan leaves empty"):
+        stages(rounds=0, cmsf={}, stages=[listed])
+    with pytest.raises(ValueError, match="is not trained, so it has no init, .* section"):
+        stages(rounds=0, stages=[{**listed, "random": "s3d_tiny"}])
