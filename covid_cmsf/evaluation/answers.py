@@ -68,17 +68,30 @@ def load_answers(path: Path) -> Answers:
     tensors, metadata = read_tensors(path, hint=hint)
     if ANSWERS_HEADER not in metadata:
         raise ValueError(f"{path} is a safetensors file, but not one of answers")
-    header = json.loads(metadata[ANSWERS_HEADER])
-    if header["format"] != ANSWERS_FORMAT:
-        raise ValueError(f"{path} has format {header['format']!r}; this version reads format {ANSWERS_FORMAT}")
+    metrics = _read_header(metadata[ANSWERS_HEADER], path, hint)
     ids, sources = (decode_texts(name, tensors, location=str(path)) for name in ("ids", "sources"))
     hits = {}
-    for number, metric in enumerate(header["metrics"]):
-        values = tensors[f"hits.{number}"].tolist()
-        if not len(values) == len(ids) == len(sources):
-            raise ValueError(f"{path}: {len(values)} answers in {metric} for {len(ids)} videos: {hint}")
+    for number, metric in enumerate(metrics):
+        column = tensors.get(f"hits.{number}", torch.zeros(0))
+        if column.dim() != 1 or not len(column) == len(ids) == len(sources):
+            raise ValueError(f"{path}: {len(ids)} videos, but not as many answers in {metric}: {hint}")
+        values = column.tolist()
         hits[metric] = {name: bool(one) for name, one in zip(ids, values, strict=True) if one != NOT_ASKED}
+    if len(ids) != len(sources):
+        raise ValueError(f"{path}: {len(ids)} videos, {len(sources)} sources: {hint}")
     return Answers(dict(zip(ids, sources, strict=True)), hits)
+
+
+def _read_header(text: str, path: Path, hint: str) -> list[str]:
+    """Return the names of the metrics."""
+    try:
+        header = json.loads(text)
+        number, metrics = header["format"], [str(metric) for metric in header["metrics"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: its header is damaged ({type(error).__name__}: {error}): {hint}") from None
+    if number != ANSWERS_FORMAT:
+        raise ValueError(f"{path} has format {number!r}; this version reads format {ANSWERS_FORMAT}")
+    return metrics
 
 
 @dataclass(frozen=True)

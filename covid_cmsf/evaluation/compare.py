@@ -15,13 +15,13 @@ import torch
 from covid_cmsf.evaluation.answers import Answers, Runs, SeedAnswers, pair_runs
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION
-from covid_cmsf.evaluation.fusion import match_videos
+from covid_cmsf.evaluation.fusion import average_probabilities, fuse_selected, match_videos
 from covid_cmsf.evaluation.knn import vote
 from covid_cmsf.evaluation.nearest import nearest
 from covid_cmsf.evaluation.paired import PairedDifference, describe_difference, difference_over_splits, holm
-from covid_cmsf.evaluation.probes.linear import measure_linear
-from covid_cmsf.evaluation.results import VideoHits
-from covid_cmsf.evaluation.retrieval import GalleryAndQuery, select_gallery_and_query
+from covid_cmsf.evaluation.probes.linear import measure_linear, train_probe
+from covid_cmsf.evaluation.results import VideoHits, top1_hits
+from covid_cmsf.evaluation.retrieval import GalleryAndQuery, select_gallery_and_query, select_subsets
 
 RANKS = (1, 5, 10)
 NUM_VOTES = 20
@@ -35,6 +35,12 @@ class MethodRun:
     method: str
     features: Features
     seed: int | None = None  # None: paired with the other method's runs by its place
+    second: Features | None = None  # of another network: both are fused, as in `evaluate_fusion`
+
+    @property
+    def streams(self) -> tuple[Features, ...]:
+        """The features, of one network or two."""
+        return (self.features,) if self.second is None else (self.features, self.second)
 
 
 @dataclass(frozen=True)
@@ -89,11 +95,16 @@ def compare_runs(
     num_gallery = num_query = num_sources = 0
     for split in splits:
         chosen = [run for run in runs if run.features.provenance.split == split]
-        for run, features in zip(chosen, _common_videos([run.features for run in chosen]), strict=True):
-            selected = select_gallery_and_query(features, gallery, query, centering=centering, **subsets)
+        common = iter(_common_videos([one for run in chosen for one in run.streams]))
+        for run in chosen:
+            streams = [next(common) for _ in run.streams]
+            by_stream = [
+                select_gallery_and_query(one, gallery, query, centering=centering, **subsets) for one in streams
+            ]
+            selected = by_stream[0] if len(by_stream) == 1 else fuse_selected(*by_stream)
             hits = neighbor_hits(selected)
             if linear:
-                hits[LINEAR] = measure_linear(features, gallery=gallery, query=query, **subsets)[1]
+                hits[LINEAR] = linear_hits(streams, gallery=gallery, query=query, **subsets)
             answers[run.method][split].append(SeedAnswers(run.seed, Answers.from_hits(hits)))
         num_gallery += len(selected.gallery)
         num_query += len(selected.queries)
@@ -108,7 +119,7 @@ def compare_runs(
         splits=tuple(splits),
         scores={name: _mean_scores(answers[name]) for name in methods},
         comparisons=compare_answers(answers, seed=seed),
-        features=[run.features.summary() for run in runs],
+        features=[one.summary() for run in runs for one in run.streams],
     )
 
 
@@ -144,11 +155,24 @@ def neighbor_hits(selected: GalleryAndQuery) -> dict[str, VideoHits]:
     return {name: VideoHits(selected.query_videos, hit) for name, hit in hits.items()}
 
 
+def linear_hits(streams: Sequence[Features], *, gallery: str, query: str, **subsets: Any) -> VideoHits:
+    """Return which queries the linear probe predicts correctly; of two streams, the mean of two probes."""
+    if len(streams) == 1:
+        return measure_linear(streams[0], gallery=gallery, query=query, **subsets)[1]
+    pair = select_subsets(streams[0].videos, gallery, query, **subsets)
+    options = {name: subsets[name] for name in ("val_fraction", "seed")}
+    first, second = (train_probe(one, pair.gallery, pair.query, **options).probabilities for one in streams)
+    return top1_hits(average_probabilities(first, second), streams[0].videos.take(pair.query))
+
+
 def _check_runs(runs: Sequence[MethodRun], methods: Sequence[str]) -> list[str]:
     """Return the splits; ValueError if protocols or splits differ, or features are given twice."""
-    protocols = sorted({run.features.protocol for run in runs})
+    protocols = sorted({one.protocol for run in runs for one in run.streams})
     if len(protocols) > 1:
         raise ValueError(f"the files have different protocols: {' and '.join(protocols)}")
+    for run in runs:
+        if run.second is not None and run.second.provenance.split != run.features.provenance.split:
+            raise ValueError(f"{run.method}: both networks have to be measured on the same split")
     splits = {name: sorted({r.features.provenance.split for r in runs if r.method == name}) for name in methods}
     for name in methods[1:]:
         if splits[name] != splits[methods[0]]:

@@ -20,9 +20,10 @@ from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering
 from covid_cmsf.evaluation.probes.linear import train_probe
 from covid_cmsf.evaluation.results import Scores, compute_scores
 from covid_cmsf.evaluation.retrieval import (
+    GalleryAndQuery,
     RetrievalResult,
+    neighbor_labels,
     pair_features,
-    retrieval_hits,
     score_retrieval,
     select_subsets,
 )
@@ -53,6 +54,15 @@ def match_videos(first: VideoTable, second: VideoTable) -> MatchedVideos:
     return MatchedVideos(
         replace(first_videos, class_names=names), torch.tensor(first_indices), torch.tensor(second_indices)
     )
+
+
+def fuse_selected(first: GalleryAndQuery, second: GalleryAndQuery) -> GalleryAndQuery:
+    """Return features of the same videos whose cosine similarity is the mean of those of both streams."""
+    # The dot product of concatenated vectors is the sum of both similarities; 1/sqrt(2) makes it a cosine again.
+    gallery, queries = (
+        torch.cat(both, dim=1) / sqrt(2) for both in ((first.gallery, second.gallery), (first.queries, second.queries))
+    )
+    return replace(first, gallery=gallery, queries=queries)
 
 
 def average_probabilities(first: Tensor, second: Tensor) -> Tensor:
@@ -129,16 +139,16 @@ def evaluate_fusion(
         center_and_normalize(one.features[indices[pair.gallery]], one.features[indices[pair.query]], centering_mode)
         for one, indices in streams
     ]
-    # The dot product of concatenated vectors is the sum of both similarities; 1/sqrt(2) makes it a cosine again.
-    gallery_features, query_features = (torch.cat(both, dim=1) / sqrt(2) for both in zip(*stream_features, strict=True))
-    fused = pair_features(matched.videos, pair, gallery_features, query_features, centering=centering_mode)
+    fused = fuse_selected(
+        *(pair_features(matched.videos, pair, *both, centering=centering_mode) for both in stream_features)
+    )
     summaries = [first.summary(), second.summary()]
     retrieval = RetrievalResult(
         protocol=first.protocol,
         gallery=gallery,
         query=query,
         features=summaries,
-        **score_retrieval(fused, retrieval_hits(fused), seed=seed),
+        **score_retrieval(fused, neighbor_labels(fused), seed=seed),
     )
     stream_probabilities = [
         train_probe(one, indices[pair.gallery], indices[pair.query], val_fraction=val_fraction, seed=seed).probabilities

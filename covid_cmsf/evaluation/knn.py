@@ -13,7 +13,7 @@ from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION
 from covid_cmsf.evaluation.nearest import nearest
 from covid_cmsf.evaluation.overlap import Overlap
-from covid_cmsf.evaluation.results import Interval, bootstrap_interval, per_class_accuracy
+from covid_cmsf.evaluation.results import Interval, bootstrap_interval, confusion_matrix, per_class_accuracy
 from covid_cmsf.evaluation.retrieval import chance_r1, select_gallery_and_query
 
 
@@ -36,6 +36,7 @@ class KnnResult:
     top1: dict[int, float]
     interval: dict[int, Interval]
     per_class: dict[int, dict[str, float]]
+    confusion: dict[int, list[list[int]]]  # [i][j] counts queries of class i that were classified as class j
     chance: float  # top-1 of a random neighbor
     overlap: Overlap  # of gallery and query
     features: list[dict[str, Any]] = field(default_factory=list)
@@ -73,7 +74,8 @@ def evaluate_knn(
     neighbors = nearest(selected.queries, selected.gallery, max(num_neighbors))  # (Q, K)
     votes = selected.gallery_labels[neighbors]
     labels, sources, class_names = selected.query_labels, selected.query_sources, features.videos.class_names
-    hits = {k: vote(votes[:, :k], len(class_names)) == labels for k in num_neighbors}
+    predicted = {k: vote(votes[:, :k], len(class_names)) for k in num_neighbors}
+    hits = {k: one == labels for k, one in predicted.items()}
     return KnnResult(
         protocol=features.protocol,
         gallery=gallery,
@@ -84,6 +86,7 @@ def evaluate_knn(
         top1={k: 100 * float(hit.double().mean()) for k, hit in hits.items()},
         interval={k: bootstrap_interval(hit, sources, seed=seed) for k, hit in hits.items()},
         per_class={k: per_class_accuracy(hit, labels, class_names) for k, hit in hits.items()},
+        confusion={k: confusion_matrix(one, labels, len(class_names)) for k, one in predicted.items()},
         chance=chance_r1(labels, selected.gallery_labels),
         overlap=selected.overlap,
         features=[features.summary()],

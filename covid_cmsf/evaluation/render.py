@@ -1,6 +1,6 @@
 """Tables of results for the terminal."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -21,6 +21,7 @@ from covid_cmsf.evaluation.results import Interval, Scores
 from covid_cmsf.evaluation.retrieval import RetrievalResult
 
 MAX_ROWS = 20  # of a table of neighbors
+MAX_CONFUSIONS = 5  # printed; the result file has all
 
 
 def describe_features(features: Features) -> str:
@@ -50,7 +51,8 @@ def retrieval_table(result: RetrievalResult) -> RenderableType:
     table.add_row("95% interval", *(_format_interval(interval) for interval in result.interval.values()))
     table.add_row("chance", *(f"{value:.1f}" for value in result.chance_recall.values()))
     rank = f"effective rank of the gallery {result.effective_rank:.1f}"
-    return Group(table, _per_class_line(result.per_class, "R@1"), rank, *_overlap_warnings(result.overlap))
+    classes = _class_lines(result.per_class, result.confusion, "R@1")
+    return Group(table, *classes, rank, *_overlap_warnings(result.overlap))
 
 
 def neighbors_table(result: NeighborsResult) -> RenderableType:
@@ -89,7 +91,9 @@ def knn_table(result: KnnResult) -> RenderableType:
     table = Table("k", "top-1", "95% interval", title=f"{title}{result.num_gallery} {result.gallery}")
     for k, value in result.top1.items():
         table.add_row(str(k), f"{value:.1f}", _format_interval(result.interval[k]))
-    return Group(table, f"chance {result.chance:.1f}", *_overlap_warnings(result.overlap))
+    most = max(result.top1)
+    classes = _class_lines(result.per_class[most], result.confusion[most], f"top-1 with k = {most}")
+    return Group(table, *classes, f"chance {result.chance:.1f}", *_overlap_warnings(result.overlap))
 
 
 def low_shot_table(result: LowShotResult) -> RenderableType:
@@ -118,6 +122,7 @@ def linear_table(result: LinearResult) -> RenderableType:
             f"has {result.best_on_test:.1f} (epoch {result.best_epoch})"
         )
     title = f"Linear probe, protocol {result.protocol}: {result.num_gallery} {result.gallery} to {result.query}"
+    lines += _class_lines(result.scores.per_class, result.scores.confusion, "top-1")
     return Group(scores_table({"linear": result.scores}, title), *lines, *_overlap_warnings(result.overlap))
 
 
@@ -125,7 +130,12 @@ def clip_table(result: FinetuneResult) -> RenderableType:
     """Return a table of the scores of a classifier that was trained on clips."""
     title = f"{result.mode}, protocol {result.protocol}: {result.num_fit} training, {result.num_val} validation videos"
     table = scores_table({result.mode: result.scores}, title)
-    return Group(table, f"scores of epoch {result.best_epoch}", *_overlap_warnings(result.overlap))
+    classes = _class_lines(result.scores.per_class, result.scores.confusion, "top-1")
+    chosen = f"scores of epoch {result.best_epoch}"
+    if result.lrs:
+        tried = ", ".join(f"{lr}: {accuracy:.1f}%" for lr, accuracy in result.lrs.items())
+        chosen += f", learning rate {result.provenance['config']['lr']:g} (on validation {tried})"
+    return Group(table, *classes, chosen, *_overlap_warnings(result.overlap))
 
 
 def fusion_table(result: FusionResult | ProbabilityFusionResult) -> RenderableType:
@@ -133,9 +143,11 @@ def fusion_table(result: FusionResult | ProbabilityFusionResult) -> RenderableTy
     counts = f"{result.num_common} common videos, {result.num_only_first} and {result.num_only_second} in one file only"
     title = f"Two-stream fusion, protocol {result.protocol}: {counts}"
     if isinstance(result, ProbabilityFusionResult):
-        return scores_table(_by_stream(*result.streams, result.scores), title)
+        table = scores_table(_by_stream(*result.streams, result.scores), title)
+        return Group(table, *_class_lines(result.scores.per_class, result.scores.confusion, "fused top-1"))
     table = scores_table(_by_stream(*result.linear_streams, result.linear), title)
-    return Group(retrieval_table(result.retrieval), table)
+    classes = _class_lines(result.linear.per_class, result.linear.confusion, "fused top-1")
+    return Group(retrieval_table(result.retrieval), table, *classes)
 
 
 def compare_table(result: CompareResult) -> RenderableType:
@@ -195,9 +207,15 @@ def scores_table(scores_by_name: Mapping[str, Scores], title: str) -> Table:
     return table
 
 
-def _per_class_line(values: Mapping[str, float], metric: str) -> RenderableType:
+def _class_lines(values: Mapping[str, float], confusion: Sequence[Sequence[int]], metric: str) -> list[str]:
+    """Return a line with the value of every class, and one with the classes that are confused most often."""
     text = ", ".join(f"{escape(name)} {value:.0f}" for name, value in values.items())
-    return f"{metric} per class: {text}"
+    present = [index for index, row in enumerate(confusion) if sum(row)]  # as in `per_class`, in the same order
+    names = dict(zip(present, map(escape, values), strict=True)) if len(present) == len(values) else {}
+    wrong = [(row[j], i, j) for i, row in enumerate(confusion) for j in range(len(row)) if i != j and row[j]]
+    most = sorted(wrong, key=lambda one: (-one[0], one[1:]))[:MAX_CONFUSIONS]
+    pairs = ", ".join(f"{names.get(i, f'class {i}')} as {names.get(j, f'class {j}')} ({count})" for count, i, j in most)
+    return [f"{metric} per class: {text}", *([f"most often confused: {pairs}"] if pairs else [])]
 
 
 def _overlap_warnings(overlap: Overlap) -> Iterable[str]:

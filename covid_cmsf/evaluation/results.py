@@ -56,6 +56,13 @@ def per_class_accuracy(hits: Tensor, labels: Tensor, class_names: Sequence[str])
     }
 
 
+def confusion_matrix(predicted: Tensor, labels: Tensor, num_classes: int) -> list[list[int]]:
+    """Count per pair of classes the videos of class i (row) that were predicted as class j, both (N,)."""
+    pairs = labels * num_classes + predicted
+    counts: list[list[int]] = pairs.bincount(minlength=num_classes**2).view(num_classes, num_classes).tolist()
+    return counts
+
+
 class VideoHits(NamedTuple):
     """Which videos were answered correctly."""
 
@@ -95,7 +102,6 @@ def compute_scores(probabilities: Tensor, videos: VideoTable, *, seed: int = 0) 
     correct = ranked == videos.labels[:, None]
     hits = correct[:, 0]
     per_class = per_class_accuracy(hits, videos.labels, videos.class_names)
-    pairs = videos.labels * num_classes + ranked[:, 0]
     return Scores(
         num_videos=len(videos),
         top1=100 * float(hits.double().mean()),
@@ -103,7 +109,7 @@ def compute_scores(probabilities: Tensor, videos: VideoTable, *, seed: int = 0) 
         top5=100 * float(correct[:, :5].any(1).double().mean()) if num_classes > 5 else None,
         mean_per_class=sum(per_class.values()) / len(per_class),
         per_class=per_class,
-        confusion=pairs.bincount(minlength=num_classes**2).view(num_classes, num_classes).tolist(),
+        confusion=confusion_matrix(ranked[:, 0], videos.labels, num_classes),
     )
 
 

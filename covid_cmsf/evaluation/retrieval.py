@@ -13,7 +13,13 @@ from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable, subset_indices
 from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering, nearest
 from covid_cmsf.evaluation.overlap import Overlap, check_overlap
-from covid_cmsf.evaluation.results import Interval, VideoHits, bootstrap_interval, per_class_accuracy
+from covid_cmsf.evaluation.results import (
+    Interval,
+    VideoHits,
+    bootstrap_interval,
+    confusion_matrix,
+    per_class_accuracy,
+)
 from covid_cmsf.models.effective_rank import effective_rank
 
 RANKS = (1, 5, 10, 20, 50)
@@ -37,6 +43,7 @@ class RetrievalResult:
     recall: dict[int, float]  # R@k
     interval: dict[int, Interval]  # 95%, resampling the queries' sources
     per_class: dict[str, float]  # R@1
+    confusion: list[list[int]]  # [i][j] counts queries of class i whose nearest video is of class j
     effective_rank: float  # of the gallery
     chance: float  # R@1 of a random ranking
     chance_recall: dict[int, float]  # its R@k
@@ -116,13 +123,14 @@ def measure_retrieval(
         val_fraction=val_fraction,
         seed=seed,
     )
-    hits = retrieval_hits(selected)
+    labels = neighbor_labels(selected)
+    hits = retrieval_hits(selected, labels)
     result = RetrievalResult(
         protocol=features.protocol,
         gallery=gallery,
         query=query,
         features=[features.summary()],
-        **score_retrieval(selected, hits, seed=seed),
+        **score_retrieval(selected, labels, seed=seed),
     )
     return result, {k: VideoHits(selected.query_videos, hit) for k, hit in hits.items()}
 
@@ -181,17 +189,22 @@ def select_subsets(
     return SubsetPair(gallery_indices, query_indices, overlap)
 
 
-def retrieval_hits(selected: GalleryAndQuery) -> dict[int, Tensor]:
-    """Return per rank k (Q,) whether a video of the query's class is among its k nearest."""
+def neighbor_labels(selected: GalleryAndQuery) -> Tensor:
+    """Return the labels (Q, K) of each query's nearest gallery videos, nearest first, up to the largest rank."""
     ranks = [k for k in RANKS if k <= len(selected.gallery)]
-    neighbors = nearest(selected.queries, selected.gallery, ranks[-1])  # (Q, K)
-    correct = selected.gallery_labels[neighbors] == selected.query_labels[:, None]
-    return {k: correct[:, :k].any(1) for k in ranks}
+    return selected.gallery_labels[nearest(selected.queries, selected.gallery, ranks[-1])]
 
 
-def score_retrieval(selected: GalleryAndQuery, hits: dict[int, Tensor], *, seed: int) -> dict[str, Any]:
-    """Return the scores of a `RetrievalResult` by name; `hits` as from `retrieval_hits`."""
+def retrieval_hits(selected: GalleryAndQuery, labels: Tensor) -> dict[int, Tensor]:
+    """Return per rank k (Q,) whether a video of the query's class is among its k nearest, by their labels (Q, K)."""
+    correct = labels == selected.query_labels[:, None]
+    return {k: correct[:, :k].any(1) for k in RANKS if k <= labels.shape[1]}
+
+
+def score_retrieval(selected: GalleryAndQuery, found: Tensor, *, seed: int) -> dict[str, Any]:
+    """Return the scores of a `RetrievalResult` by name; `found` (Q, K) as from `neighbor_labels`."""
     labels, gallery_labels = selected.query_labels, selected.gallery_labels
+    hits = retrieval_hits(selected, found)
     return {
         "centering": selected.centering,
         "num_gallery": len(selected.gallery),
@@ -199,6 +212,7 @@ def score_retrieval(selected: GalleryAndQuery, hits: dict[int, Tensor], *, seed:
         "recall": {k: 100 * float(hit.double().mean()) for k, hit in hits.items()},
         "interval": {k: bootstrap_interval(hit, selected.query_sources, seed=seed) for k, hit in hits.items()},
         "per_class": per_class_accuracy(hits[1], labels, selected.class_names),
+        "confusion": confusion_matrix(found[:, 0], labels, len(selected.class_names)),
         "overlap": selected.overlap,
         "effective_rank": effective_rank(selected.gallery),
         "chance": chance_r1(labels, gallery_labels),

@@ -11,6 +11,7 @@ import torch
 from covid_cmsf.cli.compare import find_runs
 from covid_cmsf.evaluation.compare import CompareResult, MethodRun, compare_runs
 from covid_cmsf.evaluation.features.file import Features, save_features
+from covid_cmsf.evaluation.fusion import evaluate_fusion
 from covid_cmsf.evaluation.knn import evaluate_knn
 from covid_cmsf.evaluation.paired import paired_difference
 from covid_cmsf.evaluation.probes.linear import evaluate_linear, measure_linear
@@ -45,6 +46,19 @@ def test_scores_are_those_of_retrieval_knn_and_the_probe() -> None:
     assert found["R@1"].difference.difference == pytest.approx(result.scores["b"]["R@1"] - result.scores["a"]["R@1"])
     assert result_to_dict("compare", result)["comparisons"][0]["metric"] == "R@1"
     compare_table(result)
+
+
+def test_two_networks_are_fused_as_evaluate_fusion_does() -> None:
+    first, second = synthetic_features(noise=2.0), synthetic_features(noise=1.5, seed=1)
+    alone = MethodRun("first", first)
+    result = compare_runs([alone, MethodRun("both", shuffled(first), second=shuffled(second, drop=3))])
+    kept = shuffled(second, drop=3)
+    expected = evaluate_fusion(first, kept)
+    assert result.scores["both"]["R@1"] == pytest.approx(expected.retrieval.recall[1])
+    assert result.scores["both"]["linear"] == pytest.approx(expected.linear.top1)
+    assert result.scores["both"]["R@1"] != result.scores["first"]["R@1"] and len(result.features) == 3
+    with pytest.raises(ValueError, match="both: both networks have to be measured on the same split"):
+        compare_runs([alone, MethodRun("both", first, second=of_split(second, "2"))])
 
 
 def test_equal_features_show_no_difference_and_clear_ones_do() -> None:
@@ -136,6 +150,8 @@ def test_arguments_are_files_folders_of_runs_and_names(tmp_path: Path) -> None:
         ("x", odd),
         (str(tmp_path / "b=1"), odd),
     ]
+    (fused,) = find_runs([f"both={file}+{tmp_path / 'b=1'}"])
+    assert (fused.method, fused.features, fused.second) == ("both", file, odd)
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="has no features.safetensors: covid-cmsf extract"):
         find_runs([str(tmp_path / "empty")])

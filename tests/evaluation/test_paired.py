@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from covid_cmsf.evaluation import paired
 from covid_cmsf.evaluation.paired import (
     PairedHits,
     describe_difference,
@@ -39,6 +40,26 @@ def test_resamples_are_those_of_a_loop_over_drawn_seeds_and_sources() -> None:
                 for query in by_source[name] * times * times_seed:
                     differences.append(int(SECOND[seed, query]) - int(FIRST[seed, query]))
         assert value == pytest.approx(100 * np.mean(differences))
+
+
+def test_many_sources_are_drawn_by_kind_with_the_same_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    sums, counts = rng.integers(-1, 2, size=(2, 400)).astype(float), rng.integers(1, 3, size=400).astype(float)
+    one_by_one = resampled_differences([(sums, counts)], num_resamples=20_000, seed=0)
+    monkeypatch.setattr(paired, "MANY_SOURCES", 100)
+    by_kind = resampled_differences([(sums, counts)], num_resamples=20_000, seed=0)
+    assert not np.array_equal(one_by_one, by_kind)
+    error = one_by_one.std() / 20_000**0.5
+    assert by_kind.mean() == pytest.approx(one_by_one.mean(), abs=6 * error)
+    assert by_kind.std() == pytest.approx(one_by_one.std(), rel=0.03)
+    assert np.quantile(by_kind, [0.025, 0.975]) == pytest.approx(np.quantile(one_by_one, [0.025, 0.975]), abs=0.4)
+
+
+def test_resamples_do_not_depend_on_how_many_are_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    totals = [(np.array([[1.0, 1.0, -1.0], [0.0, 0.0, 1.0]]), np.array([2.0, 1.0, 3.0]))]
+    whole = resampled_differences(totals, num_resamples=50, seed=4)
+    monkeypatch.setattr(paired, "MAX_DRAWS", 21)
+    assert np.array_equal(resampled_differences(totals, num_resamples=50, seed=4), whole)
 
 
 def test_over_splits_resamples_are_those_of_a_loop_with_one_draw_of_seeds_for_all() -> None:

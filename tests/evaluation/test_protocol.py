@@ -35,7 +35,7 @@ def test_the_card_says_how_to_show_and_the_user_knows_better() -> None:
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({"modality": "unknown"}, {}, "give one of rgb, flow, residual_flow, rgbdiff, frame"),
+        ({"modality": "unknown"}, {}, "give one of rgb, flow, residual_flow, motion, residual_motion, rgbdiff, frame"),
         ({}, {"modality": "sound"}, "unknown modality 'sound'"),
         ({}, {"modality": "flow"}, "this s3d_tiny was trained on rgb, so it can't be used on flow"),
         ({"modality": "flow"}, {"modality": "rgb"}, "trained on flow, so it can't be used on rgb"),

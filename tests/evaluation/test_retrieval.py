@@ -1,5 +1,6 @@
 """Neighbors, retrieval, kNN and intervals against slow, obvious twins."""
 
+import io
 from collections import Counter
 from dataclasses import replace
 
@@ -7,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch import Tensor
 
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.subsets import VideoTable
 from covid_cmsf.evaluation.knn import evaluate_knn, vote
 from covid_cmsf.evaluation.nearest import center_and_normalize, nearest
+from covid_cmsf.evaluation.render import retrieval_table
 from covid_cmsf.evaluation.results import bootstrap_interval
 from covid_cmsf.evaluation.retrieval import evaluate_retrieval
 from covid_cmsf.models.effective_rank import effective_rank
@@ -115,6 +118,35 @@ def test_by_class_is_the_mean_of_its_queries() -> None:
     result = evaluate_retrieval(features)
     assert sum(result.per_class.values()) / 4 == pytest.approx(result.recall[1])  # classes are equally large
     assert list(result.per_class) == ["c0", "c1", "c2", "c3"]
+
+
+@pytest.mark.parametrize("k", [1, 5])
+def test_confusions_are_counted_as_one_by_one(k: int) -> None:
+    features = synthetic_features(4, 9, noise=2.0, seed=1)
+    knn = evaluate_knn(features, num_neighbors=(k,), centering="none")
+    train, test = (
+        [i for i in range(len(features.videos)) if features.videos.subsets[i] == name] for name in ("train", "test")
+    )
+    vectors, labels = F.normalize(features.features.double(), dim=1), features.videos.labels.tolist()
+    expected = np.zeros((4, 4), dtype=int)
+    for query in test:
+        near = sorted(train, key=lambda i: -float(vectors[i] @ vectors[query]))[:k]
+        votes = [labels[i] for i in near]
+        expected[labels[query], max(votes, key=lambda c: (votes.count(c), -votes.index(c)))] += 1
+    assert knn.confusion[k] == expected.tolist() and expected.sum() == len(test) and np.trace(expected) < len(test)
+    assert list(knn.per_class[k].values()) == pytest.approx((100 * expected.diagonal() / expected.sum(1)).tolist())
+    if k == 1:
+        assert evaluate_retrieval(features, centering="none").confusion == expected.tolist()
+
+
+def test_tables_print_classes_and_what_is_confused() -> None:
+    result = evaluate_retrieval(synthetic_features(2, 6))
+    console = Console(width=200, record=True, file=io.StringIO())
+    for confusion in ([[3, 2, 1], [0, 0, 0], [0, 0, 2]], [[3, 0, 0], [0, 0, 0], [0, 0, 2]]):
+        console.print(retrieval_table(replace(result, per_class={"a": 50.0, "c[1]": 100.0}, confusion=confusion)))
+    text = console.export_text()
+    assert text.count("R@1 per class: a 50, c[1] 100") == 2
+    assert text.count("confused") == 1 and "most often confused: a as class 1 (2), a as c[1] (1)" in text
 
 
 def test_ranks_beyond_the_gallery_are_left_out() -> None:

@@ -17,6 +17,9 @@ from covid_cmsf.evaluation.transfer.logistic import Hyperparameters, LabeledFeat
 from covid_cmsf.evaluation.transfer.search import SEARCH_SPACE, Trial, rank_trials, search, val_accuracy
 from tests.evaluation.factories import synthetic_features
 
+# Ray Tune needs more packages than Ray.
+HAS_RAY_TUNE = all(importlib.util.find_spec(name) for name in ("ray", "pandas", "pyarrow", "fsspec", "requests"))
+
 
 @pytest.fixture(autouse=True)
 def quick_space(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,14 +175,14 @@ def test_a_best_setting_that_diverges_on_more_rows_is_passed_over(monkeypatch: p
         retrain_best(trials[:1], sane, num_classes=2, device="cpu")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+@pytest.mark.skipif(HAS_RAY_TUNE, reason="Ray Tune is installed")
 def test_without_ray_the_error_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"needs Ray Tune .*pip install 'covid-cmsf\[ray\]'"):
         search(TRAIN, VAL, num_trials=2, executor="ray", journal=tmp_path / "journal")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray")
+@pytest.mark.skipif(not HAS_RAY_TUNE, reason="needs Ray Tune")
 def test_ray_and_the_local_search_share_a_journal(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     advanced: list[int] = []

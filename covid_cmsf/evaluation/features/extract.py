@@ -1,17 +1,18 @@
 """Extract the features of all videos of a split: `covid-cmsf extract`.
 
-The values depend on the encoder, the clips and the protocol, not on the number of workers, nor on whether the
-extraction was killed and resumed. Another batch size or device type changes the last bits, because convolutions then
-sum in another order.
+The values depend on the encoder, the clips and the protocol, not on the number of workers or of processes, nor on
+whether the extraction was killed and resumed. Another batch size or device type changes the last bits, because
+convolutions then sum in another order.
 """
 
 import logging
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from covid_cmsf import __version__
 from covid_cmsf.clips.base import Clips
@@ -24,17 +25,19 @@ from covid_cmsf.evaluation.features.file import (
     load_features,
     save_features,
 )
-from covid_cmsf.evaluation.features.inference import WindowOutputs, calibrate_, video_features, window_features
+from covid_cmsf.evaluation.features.inference import calibrate_, video_features, window_features
 from covid_cmsf.evaluation.features.model import EvalModel
+from covid_cmsf.evaluation.features.processes import run_on_devices
 from covid_cmsf.evaluation.features.protocol import EvalProtocol, build_eval_protocol
 from covid_cmsf.evaluation.features.shards import SHARD_SIZE, ShardStore
 from covid_cmsf.evaluation.features.stale import relative_path
 from covid_cmsf.evaluation.features.subsets import SplitVideos, VideoTable, load_split
-from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset, load_videos, with_progress
+from covid_cmsf.evaluation.features.video_dataset import VideoDataset, load_videos, with_progress
 from covid_cmsf.evaluation.preflight import check_protocol
 from covid_cmsf.models.encoder import weights_sha256
 from covid_cmsf.models.precision import autocast
 from covid_cmsf.preflight import raise_problems
+from covid_cmsf.views.preflight import other_flow
 
 logger = logging.getLogger(__name__)
 BATCH_SIZE, IMAGE_BATCH_SIZE = 16, 128
@@ -54,7 +57,7 @@ def extract_features(
     split: str | None = None,
     batch_size: int | None = None,
     num_workers: int = 0,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | Sequence[torch.device] = "cpu",
     precision: str = "fp32",
     replace: bool = False,
     on_video: Callable[[], None] = lambda: None,
@@ -63,9 +66,11 @@ def extract_features(
 
     The default of `eval_protocol` follows from the model's metadata, that of `batch_size` is 16 windows or 128 images.
     A killed extraction is resumed; a file of other features is a FileExistsError unless `replace`. Videos that cannot
-    be read are in `skipped`. `on_video` is called after every video.
+    be read are in `skipped`. `on_video` is called after every video. Several devices share the videos, in a process
+    each with `num_workers`; all must be of one type.
     """
-    out, device = Path(out), torch.device(device)
+    devices = [torch.device(device)] if isinstance(device, torch.device | str) else list(device)
+    out, device = Path(out), devices[0]
     if batch_size is None:
         batch_size = IMAGE_BATCH_SIZE if clips.is_image else BATCH_SIZE
     if batch_size < 1:
@@ -84,6 +89,9 @@ def extract_features(
             out=out,
         )
     )
+    address = str(getattr(clips, "path", "this set of clips"))
+    if different := other_flow(eval_model.metadata.flow, clips, eval_protocol.resolve_modality(), address=address):
+        logger.warning("%s %s", eval_model.origin, different)
     split_videos = load_split(clips, split)
     data = VideoDataset(clips, split_videos.records, split_videos.subsets, eval_protocol)
     if eval_model.needs_calibration:
@@ -95,18 +103,12 @@ def extract_features(
         existing = _load_if_same(out, provenance, replace=replace)
         if existing is not None:
             return existing
-    extract = partial(
-        window_features, eval_model.network, data, batch_size=batch_size, device=device, precision=precision
-    )
+    extraction = ShardExtraction(eval_model.network, data, out, provenance, shard_size(clips), num_workers)
     with ShardStore(out, provenance.fingerprint) as shard_store:
-        _extract_missing(shard_store, data, extract, num_workers=num_workers, on_video=on_video)
-        if weights_sha256(eval_model.network) != provenance.weights_sha256:
-            raise RuntimeError(f"{eval_model.origin} changed during the extraction, so its features are invalid")
+        extraction.extract_missing(shard_store, devices, on_video=on_video)
         if files_fingerprint(clips, clips.records, (data.modality.stored_modality,)) != provenance.videos_sha256:
             raise RuntimeError("video files changed during the extraction; run it again when they are complete")
-        features = _assemble(
-            shard_store, split_videos, provenance, num_shards=-(-len(split_videos.records) // shard_size(clips))
-        )
+        features = _assemble(shard_store, split_videos, provenance, num_shards=extraction.num_shards)
         save_features(out, features)
         shard_store.remove()
     return features
@@ -117,30 +119,59 @@ def shard_size(clips: Clips) -> int:
     return IMAGE_SHARD_SIZE if clips.is_image else SHARD_SIZE
 
 
-def _extract_missing(
-    shard_store: ShardStore,
-    data: VideoDataset,
-    extract: Callable[[Iterable[DecodedVideo]], WindowOutputs],
-    *,
-    num_workers: int,
-    on_video: Callable[[], None],
-) -> None:
-    """Extract the missing shards, all with one set of workers."""
-    done = shard_store.open()
-    size = shard_size(data.clips)
-    shard_videos = {
-        number: range(first, min(first + size, len(data))) for number, first in enumerate(range(0, len(data), size))
-    }
-    if done:
-        logger.info("resuming: %d of %d shards are done", len(done), len(shard_videos))
-    for number in sorted(done):
-        for _ in shard_videos[number]:
-            on_video()
-    todo = [number for number in shard_videos if number not in done]
-    remaining = [video for number in todo for video in shard_videos[number]]
-    videos = with_progress(load_videos(data, remaining, num_workers=num_workers), on_video)
-    for number in todo:
-        shard_store.save(number, extract(islice(videos, len(shard_videos[number]))))
+@dataclass(frozen=True)
+class ShardExtraction:
+    """What computes the shards of an extraction; picklable, so that several processes can share them."""
+
+    network: nn.Module
+    data: VideoDataset
+    out: Path
+    provenance: Provenance
+    shard_size: int
+    num_workers: int
+
+    @property
+    def num_shards(self) -> int:
+        """Return the number of shards, all but the last of them full."""
+        return -(-len(self.data) // self.shard_size)
+
+    def extract_missing(
+        self, shard_store: ShardStore, devices: Sequence[torch.device], *, on_video: Callable[[], None]
+    ) -> None:
+        """Extract the shards that are not in the store yet."""
+        done = shard_store.open()
+        if done:
+            logger.info("resuming: %d of %d shards are done", len(done), self.num_shards)
+        for number in sorted(done):
+            for _ in self.videos(number):
+                on_video()
+        if len(devices) > 1:
+            self.network.cpu()  # it is sent to the processes
+        todo = [number for number in range(self.num_shards) if number not in done]
+        run_on_devices(self, todo, devices, on_video=on_video)
+
+    def __call__(self, shards: Sequence[int], device: torch.device, on_video: Callable[[], None]) -> None:
+        """Extract some shards on one device, all with one set of workers."""
+        remaining = [video for number in shards for video in self.videos(number)]
+        videos = with_progress(load_videos(self.data, remaining, num_workers=self.num_workers), on_video)
+        store = ShardStore(self.out, self.provenance.fingerprint)
+        for number in shards:
+            outputs = window_features(
+                self.network,
+                self.data,
+                islice(videos, len(self.videos(number))),
+                batch_size=self.provenance.batch_size,
+                device=device,
+                precision=self.provenance.precision,
+            )
+            store.save(number, outputs)
+        next(videos, None)  # the last one is reported when the next is asked for
+        if weights_sha256(self.network) != self.provenance.weights_sha256:
+            raise RuntimeError(f"{self.provenance.origin} changed during the extraction, so its features are invalid")
+
+    def videos(self, shard: int) -> range:
+        """Return the indices of a shard's videos."""
+        return range(shard * self.shard_size, min((shard + 1) * self.shard_size, len(self.data)))
 
 
 def build_provenance(

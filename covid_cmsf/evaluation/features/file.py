@@ -142,7 +142,9 @@ def load_features(path: Path | str) -> Features:
     features = Features(
         videos=_read_videos(tensors, header, path),
         provenance=validate(Provenance, header["provenance"], origin=str(path)),
-        skipped=skipped_from_json(header.get("skipped", [])) if is_old else decode_skipped(tensors, location=str(path)),
+        skipped=skipped_from_json(header.get("skipped", []), location=str(path))
+        if is_old
+        else decode_skipped(tensors, location=str(path)),
         **{name: tensors[name] for name in FEATURES_TENSORS},
     )
     _check_features(features, path)
@@ -170,9 +172,11 @@ def read_tensor_file(path: Path, key: str, *, file_kind: str, made_by: str) -> t
         raise ValueError(f"{path} is a safetensors file, but not {file_kind}; `{made_by}` writes one")
     try:
         values = json.loads(metadata[key])
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: the header is damaged ({error})") from None
     values = upgrade_header(values) if isinstance(values, dict) and "about" in values else values
+    if isinstance(values, dict) and not isinstance(values.get("class_names", []), list):
+        raise ValueError(f"{path}: the header is damaged (`class_names` is no list)")
     if not isinstance(values, dict) or not isinstance(values.get("provenance"), dict):
         raise ValueError(f"{path}: the header is damaged (no `provenance` in it)")
     number = values["provenance"].get("format")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from covid_cmsf.evaluation.chunks import row_chunks
+from covid_cmsf.evaluation.features.protocol import CroppedClip
 from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset
 from covid_cmsf.models.precision import autocast
 
@@ -45,23 +46,26 @@ def window_outputs(
     starts: list[int] = []
     errors: dict[int, str] = {}
 
-    def views() -> Iterator[Tensor]:
+    def windows() -> Iterator[CroppedClip]:
         for video in videos:
             if video.error:
                 errors[video.index] = video.error
             video_indices.extend([video.index] * len(video.starts) * len(video.crops))
             starts.extend(video.starts * len(video.crops))
-            yield from video.views(data.eval_protocol, device)
+            yield from video.windows()
 
     outputs: list[Tensor] = []
-    stream = views()
+    stream = windows()
     while batch := list(islice(stream, batch_size)):
         with torch.inference_mode(), autocast(precision, device):
-            outputs.append(network(torch.stack(batch)).float().cpu())
-    windows = torch.cat(outputs) if outputs else torch.zeros(0, 0)
+            output = network(data.eval_protocol.to_views(batch, device)).float()
+        if outputs:
+            outputs[-1] = outputs[-1].cpu()  # a GPU works on this batch meanwhile
+        outputs.append(output)
+    features = torch.cat([*outputs[:-1], outputs[-1].cpu()]) if outputs else torch.zeros(0, 0)
     # dtype: a list that is empty because no video could be read would be float
     window_videos, window_starts = (torch.tensor(values, dtype=torch.int64) for values in (video_indices, starts))
-    return WindowOutputs(windows, window_videos, window_starts, errors)
+    return WindowOutputs(features, window_videos, window_starts, errors)
 
 
 def window_features(

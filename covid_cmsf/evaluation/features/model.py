@@ -92,7 +92,7 @@ class EvalModel:
 def load_eval_model(checkpoint: Path | str, *, branch: str | None = None) -> EvalModel:
     """Load the encoder of a run folder, of any file that `load_weights` recognizes, or by name.
 
-    Names are `timm:NAME`, `torchvision:NAME` and `histogram:NAME`.
+    Names are `timm:NAME`, `torchvision:NAME`, `transformers:FOLDER` and `histogram:NAME`.
 
     `branch` is online, target or guide.
     """

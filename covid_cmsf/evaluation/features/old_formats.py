@@ -26,7 +26,7 @@ def upgrade_header(old: dict[str, Any]) -> dict[str, Any]:
         return {new_names[key]: rename(value, new_names[key]) for key, value in values.items()}
 
     header: dict[str, Any] = rename(old, "header")
-    if isinstance(header["provenance"], dict) and header["provenance"].get("format") == 1:
+    if isinstance(header.get("provenance"), dict) and header["provenance"].get("format") == 1:
         header["provenance"]["format"] = 2
     return header
 
@@ -43,6 +43,9 @@ def video_table_from_json(values: Any, *, location: str) -> VideoTable:
     return videos
 
 
-def skipped_from_json(values: Any) -> tuple[tuple[str, str, str], ...]:
-    """Read the skipped videos of format 2."""
-    return tuple((str(video_id), str(subset), str(reason)) for video_id, subset, reason in values)
+def skipped_from_json(values: Any, *, location: str) -> tuple[tuple[str, str, str], ...]:
+    """Read the skipped videos of format 2; ValueError naming `location` if there are none such."""
+    try:
+        return tuple((str(video_id), str(subset), str(reason)) for video_id, subset, reason in values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{location}: the list of skipped videos is damaged ({error})") from None

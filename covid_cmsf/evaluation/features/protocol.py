@@ -5,9 +5,11 @@ random clips and color jitter, so that results are comparable with published tab
 """
 
 import hashlib
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import torch
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 
@@ -15,7 +17,7 @@ from covid_cmsf.clips.flow_codec import FlowLevels
 from covid_cmsf.clips.sampling import clip_span, pad_clip, sliding_windows, spread_windows
 from covid_cmsf.config import Config, validate
 from covid_cmsf.models import EncoderMetadata
-from covid_cmsf.models.input_transform import InputTransform, normalize_view
+from covid_cmsf.models.input_transform import InputTransform, normalize_view, normalize_views
 from covid_cmsf.views.augment_params import AugmentParams
 from covid_cmsf.views.modalities import FlowStyle, Modality, get_modality
 from covid_cmsf.views.presets import Augmentation, get_preset
@@ -25,6 +27,14 @@ from covid_cmsf.views.presets import Augmentation, get_preset
 
 ProtocolName = Literal["clean", "coclr"]
 NUM_WINDOWS = 4  # default of the clean protocol; a single-frame modality uses the center frame of the video
+
+
+class CroppedClip(NamedTuple):
+    """A clip, cropped and resized; what is left to do to it; the levels of its flow."""
+
+    raw: Tensor  # uint8 (T, C, H, W)
+    params: AugmentParams
+    levels: FlowLevels
 
 
 class EvalProtocol(Config):
@@ -65,6 +75,12 @@ class EvalProtocol(Config):
         """Map cropped frames, uint8 (T, C, H, W), to the encoder's input: float (C, T, H, W), or (C, H, W) of one."""
         return normalize_view(raw, params, self.resolve_modality(), mean=self.mean, std=self.std, levels=levels)
 
+    def to_views(self, clips: Sequence[CroppedClip], device: torch.device) -> Tensor:
+        """Map cropped clips of a CPU to the encoder's inputs (B, C, T, H, W) on a device, those of a batch at once."""
+        raw, params, levels = zip(*clips, strict=True)
+        modality = self.resolve_modality()
+        return normalize_views(raw, params, modality, mean=self.mean, std=self.std, levels=levels, device=device)
+
 
 def build_eval_protocol(
     metadata: EncoderMetadata,
@@ -87,7 +103,7 @@ def build_eval_protocol(
     values = {
         "name": protocol,
         "modality": resolved.name,
-        "flow_style": "coclr" if resolved.stored_modality == "flow" and not resolved.signed_x else "motion",
+        "flow_style": "coclr" if resolved.is_flow and not resolved.signed_x else "motion",
         "mean": transform.mean,
         "std": transform.std,
         "length": transform.length,

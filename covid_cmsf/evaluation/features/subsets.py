@@ -17,7 +17,7 @@ from torch import Tensor
 
 from covid_cmsf.clips.acceptance import ACCEPTED
 from covid_cmsf.clips.base import Clips
-from covid_cmsf.clips.cuts import describe_content
+from covid_cmsf.clips.cuts import describe_contents
 from covid_cmsf.clips.records import ClipRecord, get_column, read_split, take_records
 
 # N videos
@@ -42,14 +42,17 @@ class VideoTable:
     @classmethod
     def from_records(cls, records: Sequence[ClipRecord], subsets: Sequence[str]) -> "VideoTable":
         """Build the table of clip records."""
-        names = {record.label: record.class_name for record in records if record.label != UNLABELED}
+        ids, sources, labels, class_names = (  # columns: a record per video would take longer than all the rest
+            get_column(records, name) for name in ("video_id", "source", "label", "class_name")
+        )
+        names = {label: name for label, name in zip(labels, class_names, strict=True) if label != UNLABELED}
         return cls(
-            ids=tuple(record.video_id for record in records),
-            sources=tuple(record.source or record.video_id for record in records),
-            labels=torch.tensor([record.label for record in records], dtype=torch.int64),
+            ids=tuple(ids),
+            sources=tuple(source or video_id for source, video_id in zip(sources, ids, strict=True)),
+            labels=torch.tensor(labels, dtype=torch.int64),
             subsets=tuple(subsets),
             class_names=tuple(names.get(label, "") for label in range(max(names, default=-1) + 1)),
-            contents=torch.tensor([_content_code(describe_content(record)) for record in records], dtype=torch.int64),
+            contents=torch.tensor(list(map(_content_code, describe_contents(records))), dtype=torch.int64),
         )
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.flow_codec import COCLR_LEVELS, FlowLevels
 from covid_cmsf.clips.records import ClipRecord
-from covid_cmsf.evaluation.features.protocol import EvalProtocol, choose_windows, video_rng
+from covid_cmsf.evaluation.features.protocol import CroppedClip, EvalProtocol, choose_windows, video_rng
 from covid_cmsf.views.augment_params import AugmentParams, GeometryParams, sample_augment_params
 from covid_cmsf.views.dataset import num_usable_frames, required_frames
 from covid_cmsf.views.loader import init_worker, worker_start_method
@@ -36,10 +36,14 @@ class DecodedVideo:
 
     def views(self, eval_protocol: EvalProtocol, device: torch.device) -> Iterator[Tensor]:
         """Yield the encoder's input (C, T, H, W) for every window of the first crop, then of the second, ..."""
+        for clip in self.windows():
+            yield eval_protocol.to_views([clip], device)[0]
+
+    def windows(self) -> Iterator[CroppedClip]:
+        """Yield the cropped frames of every window of the first crop, then of the second, ..."""
         for crop, params in zip(self.crops, self.params, strict=True):
-            raw = crop.to(device)
             for window_frames in self.window_frames:
-                yield eval_protocol.to_view(raw[torch.tensor(window_frames, device=device)], params, self.levels)
+                yield CroppedClip(crop[torch.tensor(window_frames)], params, self.levels)
 
 
 class VideoDataset(Dataset[DecodedVideo]):
@@ -81,7 +85,7 @@ class VideoDataset(Dataset[DecodedVideo]):
         windows = choose_windows(eval_protocol, usable, self.subsets[index], rng)
         window_frame_numbers = [required_frames(self.modality, window, single=len(window) // 2) for window in windows]
         frame_indices = sorted({frame for frames in window_frame_numbers for frame in frames})
-        levels = self.clips.flow_levels(record) if self.modality.stored_modality == "flow" else COCLR_LEVELS
+        levels = self.clips.flow_levels(record) if self.modality.is_flow else COCLR_LEVELS
         raw = self.clips.read_raw(record, self.modality.stored_modality, frame_indices)
         raw = compensate_camera(raw, self.modality, levels=levels)
         center = sample_augment_params(eval_protocol.augmentation(), rng, height=raw.shape[-2], width=raw.shape[-1])

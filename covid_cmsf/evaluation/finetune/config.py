@@ -1,7 +1,7 @@
 """Configuration of classifiers trained on clips.
 
 The presets are those of Han et al. (2020) for linear probe and fine-tuning, and that of CompRess (Koohpayegani et al.
-2020) for a linear probe on images.
+2020) for a linear probe on images. The attentive probe has the head of V-JEPA (`attentive.py`).
 """
 
 from typing import Literal, get_args
@@ -12,7 +12,7 @@ from covid_cmsf.config import Config, validate
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION
 from covid_cmsf.views.presets import Augmentation, get_preset
 
-Mode = Literal["linear", "finetune", "scratch", "compress"]
+Mode = Literal["linear", "finetune", "scratch", "compress", "attentive"]
 
 
 class FinetuneConfig(Config):
@@ -21,7 +21,7 @@ class FinetuneConfig(Config):
     mode: Mode
     epochs: int = Field(ge=1)
     batch_size: int = Field(default=32, ge=1)
-    optimizer: Literal["sgd", "adam"]
+    optimizer: Literal["sgd", "adam", "adamw"]
     lr: float = Field(gt=0)
     backbone_lr_factor: float = Field(
         ge=0, description="learning rate of the encoder relative to the head's; 0: frozen"
@@ -74,9 +74,22 @@ PRESETS: dict[str, FinetuneConfig] = {
         val_fraction=0,
         num_crops=1,
     ),
+    "attentive": FinetuneConfig(
+        mode="attentive",
+        epochs=20,
+        optimizer="adamw",
+        lr=1e-3,
+        backbone_lr_factor=0,
+        weight_decay=1e-2,
+        milestones=(0.6, 0.8),
+        num_crops=1,
+    ),
     "finetune": FINETUNE,
     "scratch": FINETUNE.model_copy(update={"mode": "scratch", "backbone_lr_factor": 1.0}),
 }
+
+
+ATTENTIVE_LRS = (3e-4, 1e-3, 3e-3)  # the best on validation is taken
 
 
 def finetune_config(mode: str, **overrides: object) -> FinetuneConfig:

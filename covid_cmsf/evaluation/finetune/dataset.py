@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.clips.sampling import random_clip
-from covid_cmsf.evaluation.features.protocol import EvalProtocol
+from covid_cmsf.evaluation.features.protocol import CroppedClip, EvalProtocol
 from covid_cmsf.evaluation.finetune.config import train_augmentation
 from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
 from covid_cmsf.views.dataset import SampleKey, num_usable_frames, required_frames
@@ -67,18 +67,25 @@ class ClipDataset(Dataset[ClipSample]):
         params = sample_augment_params(self.augmentation, rng, height=raw.shape[-2], width=raw.shape[-1])
         return ClipSample(key.video, record.label, crop_resize(raw, params.geometry, self.eval_protocol.size), params)
 
-    def to_view(self, clip: ClipSample, device: torch.device) -> Tensor:
-        """Return the encoder's input (C, T, H, W)."""
-        assert clip.raw is not None and clip.params is not None
-        levels = self.clips.flow_levels(self.records[clip.video])
-        return self.eval_protocol.to_view(clip.raw.to(device), clip.params, levels)
+    def to_views(self, clips: Sequence[ClipSample], device: torch.device) -> Tensor:
+        """Return the encoder's inputs (B, C, T, H, W)."""
+        cropped = []
+        for clip in clips:
+            assert clip.raw is not None and clip.params is not None
+            cropped.append(CroppedClip(clip.raw, clip.params, self.clips.flow_levels(self.records[clip.video])))
+        return self.eval_protocol.to_views(cropped, device)
 
 
 class ClipLoader:
-    """Batches of labeled clips with one set of workers for all epochs; an incomplete last batch is dropped."""
+    """Batches of labeled clips with one set of workers for all epochs; an incomplete last batch is dropped.
 
-    def __init__(self, data: ClipDataset, *, batch_size: int, num_workers: int) -> None:
-        self._sampler = EpochSampler(data, batch_size=batch_size, seed=data.seed)
+    `batch_size` is per process: several have the samples of one process with `batch_size * world_size`.
+    """
+
+    def __init__(
+        self, data: ClipDataset, *, batch_size: int, num_workers: int, rank: int = 0, world_size: int = 1
+    ) -> None:
+        self._sampler = EpochSampler(data, batch_size=batch_size, seed=data.seed, rank=rank, world_size=world_size)
         workers: dict[str, Any] = {}
         if num_workers:
             workers = {"persistent_workers": True, "multiprocessing_context": worker_start_method(num_workers)}

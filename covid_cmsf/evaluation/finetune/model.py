@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from covid_cmsf.evaluation.features.model import EvalModel
+from covid_cmsf.evaluation.finetune.attentive import AttentiveClassifier
 from covid_cmsf.evaluation.finetune.config import FinetuneConfig
 from covid_cmsf.models import Classifier, Encoder, EncoderMetadata, freeze_
 from covid_cmsf.models.checkpoints.formats.native import CHECKPOINT_FORMAT
@@ -25,22 +26,32 @@ class ClipClassifier(nn.Module):
 
     def __init__(self, encoder: Encoder, num_classes: int, config: FinetuneConfig) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.classifier = Classifier(
-            encoder.num_features,
-            num_classes,
-            dropout=config.dropout,
-            normalize=config.normalize,
-            batch_norm=config.batch_norm,
-            standardize=config.standardize,
-        )
+        self.encoder, self.attends = encoder, config.mode == "attentive"
+        self.classifier = _make_head(encoder, num_classes, config)
 
     def forward(self, clip: Tensor) -> Tensor:
-        """Return the logits; a frozen encoder runs without gradients."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.encoder.frozen):
-            feature = self.encoder(clip)
-        logits: Tensor = self.classifier(feature.float())
+        """Return the logits."""
+        logits: Tensor = self.classifier(self.features(clip))
         return logits
+
+    def features(self, clip: Tensor) -> Tensor:
+        """Return what the head sees, in float32; a frozen encoder runs without gradients."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.encoder.frozen):
+            feature: Tensor = self.encoder.forward_features(clip) if self.attends else self.encoder(clip)
+        return feature.float()
+
+
+def _make_head(encoder: Encoder, num_classes: int, config: FinetuneConfig) -> Classifier | AttentiveClassifier:
+    if config.mode == "attentive":
+        return AttentiveClassifier(encoder.num_features, num_classes, dropout=config.dropout)
+    return Classifier(
+        encoder.num_features,
+        num_classes,
+        dropout=config.dropout,
+        normalize=config.normalize,
+        batch_norm=config.batch_norm,
+        standardize=config.standardize,
+    )
 
 
 def build_classifier(eval_model: EvalModel, num_classes: int, config: FinetuneConfig) -> ClipClassifier:
@@ -62,9 +73,12 @@ def build_optimizer(network: ClipClassifier, config: FinetuneConfig) -> torch.op
     groups: list[dict[str, Any]] = [{"params": list(network.classifier.parameters()), "scale": 1.0}]
     if config.backbone_lr_factor > 0:
         groups.append({"params": list(network.encoder.parameters()), "scale": config.backbone_lr_factor})
+    fused = next(network.parameters()).is_cuda
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay)
-    return torch.optim.Adam(groups, lr=config.lr, weight_decay=config.weight_decay)
+        return torch.optim.SGD(groups, lr=config.lr, momentum=0.9, weight_decay=config.weight_decay, fused=fused)
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
+    return torch.optim.Adam(groups, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
 
 
 def classifier_state(network: ClipClassifier, metadata: EncoderMetadata) -> dict[str, Any]:

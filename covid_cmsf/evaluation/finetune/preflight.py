@@ -1,5 +1,6 @@
 """Checks before a classifier is trained on clips."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from covid_cmsf.clips.base import Clips
@@ -10,6 +11,7 @@ from covid_cmsf.evaluation.finetune.config import FinetuneConfig
 from covid_cmsf.evaluation.finetune.subsets import choose_subsets
 from covid_cmsf.evaluation.overlap import check_overlap
 from covid_cmsf.evaluation.preflight import check_out_folder, check_protocol, split_table
+from covid_cmsf.models import Encoder
 from covid_cmsf.preflight import Problem, attempt
 
 CHECKPOINT_COPIES = 5  # of the weights: best.pt, last.pt with two moments of Adam, and one file while it is written
@@ -25,10 +27,23 @@ def check_finetune(
     split: str | None,
     query: str,
     allow_shared_sources: bool,
+    lrs: Sequence[float] = (),
+    num_processes: int = 1,
 ) -> list[Problem]:
     """Check folder, clips, labels, subsets, batch size and space; what could not be opened is None, and left out."""
     weights = 0 if eval_model is None else sum(4 * one.numel() for one in eval_model.network.parameters())
     problems = [] if folder is None else check_out_folder(folder, CHECKPOINT_COPIES * weights, "the checkpoints")
+    if config is not None and config.batch_size % num_processes:
+        problems.append(
+            Problem(
+                f"a batch of {config.batch_size} does not divide among {num_processes} processes: --processes, or "
+                "--batch-size"
+            )
+        )
+    if len(lrs) > 1 and config is not None and config.val_fraction == 0:
+        problems.append(Problem("a learning rate is chosen on validation videos: --val-fraction above 0, or one --lr"))
+    if config is not None and config.mode == "attentive" and eval_model is not None and not _has_map(eval_model):
+        problems.append(Problem("the attentive probe needs a feature map, which this network does not give"))
     if clips is None:
         return problems
     if eval_protocol is not None:
@@ -39,6 +54,11 @@ def check_finetune(
     if videos is not None and config is not None:
         return problems + _check_videos(videos, config, query=query, allow_shared_sources=allow_shared_sources)
     return problems + [one for one in unusable if one not in problems]
+
+
+def _has_map(eval_model: EvalModel) -> bool:
+    network = eval_model.network
+    return isinstance(network, Encoder) and type(network).forward_features is not Encoder.forward_features
 
 
 def _check_videos(

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from covid_cmsf.devices import send
 from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset, video_loader
 from covid_cmsf.evaluation.finetune.config import FinetuneConfig
 from covid_cmsf.evaluation.finetune.dataset import ClipDataset, ClipLoader, ClipSample
@@ -24,12 +25,14 @@ from covid_cmsf.evaluation.finetune.model import (
     load_classifier_state_,
 )
 from covid_cmsf.evaluation.finetune.predict import predict_videos
+from covid_cmsf.evaluation.finetune.process_group import ProcessGroup
 from covid_cmsf.models import EncoderMetadata
 from covid_cmsf.models.checkpoints.torch_file import write_torch_file
 from covid_cmsf.models.precision import autocast
 
 logger = logging.getLogger(__name__)
 LAST, BEST = "last.pt", "best.pt"
+UNREADABLE = -1  # instead of a label, between processes
 
 
 @dataclass
@@ -58,8 +61,10 @@ class ClipTrainer:
         fingerprint: str,
         num_workers: int,
         device: torch.device,
+        group: ProcessGroup | None = None,
     ) -> None:
         self.network, self.metadata, self.config = network.to(device), metadata, config
+        self.group = group or ProcessGroup()
         self.data, self.val, self.folder = data, val, folder
         self._fingerprint, self._num_workers, self._device = fingerprint, num_workers, device
         self.optimizer = build_optimizer(network, config)
@@ -71,10 +76,17 @@ class ClipTrainer:
         self._resume_()
         for _ in range(self.progress.epoch):
             on_epoch()
-        loader = ClipLoader(self.data, batch_size=self.config.batch_size, num_workers=self._num_workers)
+        loader = ClipLoader(
+            self.data,
+            batch_size=self.config.batch_size // self.group.size,
+            num_workers=self._num_workers,
+            rank=self.group.rank,
+            world_size=self.group.size,
+        )
         while self.progress.epoch < self.config.epochs:
             self._train_epoch_(loader)
             on_epoch()
+        self.group.share(None)  # the first process has written the files
         load_classifier_state_(self.network, load_checkpoint(self.folder / BEST))
         return self.progress
 
@@ -99,41 +111,64 @@ class ClipTrainer:
             "loss": sum(losses) / len(losses),
             "train": 100 * num_correct / max(num_samples, 1),
         }
+        self.group.copy_buffers_(self.network)
         if self.val is not None:
             entry["val"] = self._validate()
+        for errors in self.group.collect(progress.errors):
+            progress.errors |= errors
         progress.history.append(entry)
         progress.epoch += 1
         if self.val is None or entry["val"] > progress.best_accuracy:
             progress.best_accuracy, progress.best_epoch = entry.get("val", -1.0), epoch
-            write_torch_file(self.folder / BEST, classifier_state(self.network, self.metadata))
-        self._save()
+            if self.group.is_main:
+                write_torch_file(self.folder / BEST, classifier_state(self.network, self.metadata))
+        if self.group.is_main:
+            self._save()
 
     def _train_step_(self, batch: Sequence[ClipSample]) -> tuple[float, Tensor, Tensor]:
         """Take one step; return loss, predictions and labels. Clips that could not be read are skipped and recorded."""
         errors = {self.data.records[clip.video].video_id: clip.error for clip in batch if clip.error}
         self.progress.errors |= errors
         readable = [clip for clip in batch if not clip.error]
-        if len(readable) < 2:
+        if len(readable) < (2 if self.group.size == 1 else 1):
             raise RuntimeError(f"{len(errors)} of {len(batch)} clips of a batch could not be read: {errors}")
-        views = torch.stack([self.data.to_view(clip, self._device) for clip in readable])
-        labels = torch.tensor([clip.label for clip in readable], device=self._device)
+        views = self.data.to_views(readable, self._device)
+        labels = send(torch.tensor([clip.label for clip in readable]), self._device)
         with autocast(self.config.precision, self._device):
-            logits = self.network(views)
+            features, labels = self._gathered(self.network.features(views), labels, len(batch))
+            logits = self.network.classifier(features)
         loss = F.cross_entropy(logits.float(), labels)
         value = loss.item()
         if not math.isfinite(value):
             raise RuntimeError(f"the loss is {value} in epoch {self.progress.epoch}: try a smaller lr")
         self.optimizer.zero_grad()
         loss.backward()
+        self.group.sum_gradients_(self.network.classifier.parameters(), own=self.network.encoder.parameters())
         self.optimizer.step()
         return value, logits.argmax(1), labels
+
+    def _gathered(self, features: Tensor, labels: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Return features and labels of the samples of all processes that could be read."""
+        if self.group.size == 1:
+            return features, labels
+        missing = batch_size - len(labels)  # every process sends as many
+        labels = self.group.gather(F.pad(labels, (0, missing), value=UNREADABLE))
+        features = self.group.gather(torch.cat([features, features.new_zeros(missing, *features.shape[1:])]))
+        readable = labels != UNREADABLE
+        return features[readable], labels[readable]
 
     def _validate(self) -> float:
         assert self.val is not None
         if self._val_loader is None:
-            self._val_loader = video_loader(self.val, num_workers=self._num_workers)
+            part = self.group.part(len(self.val))
+            self._val_loader = video_loader(self.val, part, num_workers=self._num_workers)
         predictions = predict_videos(
-            self.network, self.val, num_workers=self._num_workers, device=self._device, videos=self._val_loader
+            self.network,
+            self.val,
+            num_workers=self._num_workers,
+            device=self._device,
+            videos=self._val_loader,
+            group=self.group,
         )
         self.progress.errors |= {self.val.records[i].video_id: reason for i, reason in predictions.errors.items()}
         labels = torch.tensor([self.val.records[number].label for number in predictions.indices])
@@ -147,6 +182,7 @@ class ClipTrainer:
     def _resume_(self) -> None:
         """Load the last checkpoint of the folder."""
         values = check_resumable(self.folder, self._fingerprint)
+        self.group.share(None)  # before the first process writes another one
         if values is None:
             return
         load_classifier_state_(self.network, values)
