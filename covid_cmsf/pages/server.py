@@ -7,7 +7,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 logger = logging.getLogger(__name__)
 HOST = "127.0.0.1"
@@ -32,6 +32,11 @@ class LocalHandler(BaseHTTPRequestHandler):
             return True
         if "\0" in unquote(self.path):
             self.send_error(HTTPStatus.BAD_REQUEST, "the path has a null character")
+            return True
+        try:
+            urlsplit(self.path)
+        except ValueError:
+            self.send_error(HTTPStatus.BAD_REQUEST, "the path is no address")
             return True
         return False
 

@@ -18,7 +18,7 @@ from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.cuts import describe_content
 from covid_cmsf.clips.flow_color import draw_flow
-from covid_cmsf.clips.records import ClipRecord
+from covid_cmsf.clips.records import FLOW_MODALITIES, ClipRecord
 from covid_cmsf.logs import progress_bar
 
 # T frames, H W pixels
@@ -59,7 +59,7 @@ def thumbnail(
 
     Flow has full color at the 99th percentile of the clip's speed.
     """
-    count = record.num_flow if modality == "flow" else record.num_frames
+    count = record.num_flow if modality in FLOW_MODALITIES else record.num_frames
     if window is None:
         numbers = loop_frames(count, style.num_frames)
     else:
@@ -67,7 +67,7 @@ def thumbnail(
         length = max(1, min(window[1], count) - start)
         numbers = [start + number for number in loop_frames(length, style.num_frames, span=length)]
     frames = clips.read(record, modality, numbers)
-    if modality == "flow":
+    if modality in FLOW_MODALITIES:
         images, _ = draw_flow(frames.numpy(), clips.flow_levels(record))
         pictures = [resize_short_edge(image, style.edge) for image in images]
     else:
@@ -151,7 +151,7 @@ class ClipCollections:
         record = opened[1].get(wanted.video_id) if opened is not None else None
         if opened is None or record is None or wanted.modality not in opened[0].modalities:
             return None
-        return record if wanted.modality != "flow" or record.num_flow else None
+        return record if wanted.modality not in FLOW_MODALITIES or record.num_flow else None
 
 
 def make_thumbnails(

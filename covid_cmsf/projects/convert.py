@@ -33,6 +33,7 @@ def store_settings(clips: Path, *, short_edge: int, device: str, workers: int) -
         flow_size="stored",
         flow_parameters="",
         software=f"covid-cmsf {__version__}",
+        workers=workers,
     )
     return info, make_worker_configs(info, decoder="auto", num_workers=workers)
 

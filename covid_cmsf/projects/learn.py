@@ -11,6 +11,7 @@ from pathlib import Path
 from covid_cmsf.clips.records import Failure
 from covid_cmsf.clips.store import ClipStore
 from covid_cmsf.cotrain.table import Row
+from covid_cmsf.files import remove_temporary
 from covid_cmsf.projects.convert import convert_videos, open_failures
 from covid_cmsf.projects.embed import embed_videos, image_entry, index_key, trained_entries, write_index, write_page
 from covid_cmsf.projects.estimate import ProjectEstimate
@@ -32,7 +33,6 @@ from covid_cmsf.projects.videos import FoundVideos, check_count, present_ids
 from covid_cmsf.training.run_dir import lock_dir
 
 logger = logging.getLogger(__name__)
-TEMPORARY = ".*.tmp"  # temporary names of `covid_cmsf.files`
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,7 @@ def learn(videos: Path, out: Path, options: Options) -> LearnResult:
     state = _fit_time(project, state, found, machine, options)
     out.mkdir(parents=True, exist_ok=True)
     with lock_dir(out):
-        for leftover in [*out.glob(TEMPORARY), *project.features.glob(TEMPORARY)]:  # of a kill
-            leftover.unlink(missing_ok=True)
+        remove_temporary(project.features)
         return _run_phases(project, project.write(state), found, machine, options)
 
 

@@ -1,7 +1,6 @@
 """Open a project, or begin one: its settings, its videos, and what can be checked before any long work."""
 
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 
 from covid_cmsf.clips.records import get_column
 from covid_cmsf.clips.store import ClipStore
+from covid_cmsf.cores import available_cores
 from covid_cmsf.devices import choose_device
 from covid_cmsf.logs import format_duration
 from covid_cmsf.models.named_networks import load_named_network, named_library
@@ -44,7 +44,7 @@ class Options:
     @property
     def num_workers(self) -> int:
         """Processes that convert videos."""
-        return self.workers or len(os.sched_getaffinity(0))
+        return self.workers or available_cores()
 
 
 def open_state(project: Project, videos: Path, options: Options) -> State:
@@ -93,7 +93,8 @@ def check_guide(state: State) -> None:
         return
     if named_library(state.guide) is None:
         raise ValueError(
-            f"--guide {state.guide!r}: it must be timm:NAME, timm:NAME?weights=FILE or torchvision:NAME?weights=FILE"
+            f"--guide {state.guide!r}: it must be timm:NAME, timm:NAME?weights=FILE, torchvision:NAME?weights=FILE or "
+            "transformers:FOLDER"
         )
     load_named_network(state.guide)
 
@@ -125,7 +126,7 @@ def scan(state: State) -> FoundVideos:
 def this_machine(device: str) -> Machine:
     """Return what the sizes of a plan depend on."""
     chosen = choose_device(device)
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     if chosen.type == "cuda":
         memory = torch.cuda.get_device_properties(chosen).total_memory / 1e9
         return Machine("cuda", memory, cores)

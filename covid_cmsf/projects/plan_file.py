@@ -32,7 +32,6 @@ defaults:
     workers: {workers}             # processes that decode beside the training
     threads: {threads}
     cache_gb: {cache_gb}          # decoded clips kept in memory, per stage
-    tensorboard: false
 
 # First each network for itself (InfoNCE): recognize another moment of the same video among other videos.
 pretrain:
@@ -49,8 +48,8 @@ pretrain:
 cmsf:
   # {cmsf_steps:,} steps.
   schedule: {{epochs: {cmsf_epochs}, milestones: {cmsf_milestones}}}
-  optimizer: {{lr: 5.0e-4, predictor_lr_factor: 5}}
-  method:
+  optimizer: {{lr: {cmsf_lr}, predictor_lr_factor: 5}}
+{cmsf_views}  method:
     name: cmsf
     num_candidates: {n}       # n
     k: {k}
@@ -84,6 +83,10 @@ MANY_VIDEOS = 4096  # on a GPU: then InfoNCE has the memory bank of Han et al.
 SMALL_VIEWS = """\
     crop: [0.5, 1.0]       # no small crops, and no blur: the frames are small
     blur: 0"""
+SMALL_CMSF_VIEWS = """\
+  views:
+    crop: [0.2, 1.0]       # smaller crops than above: with large ones few videos are soon known by heart
+"""
 LARGE_VIEWS = """\
     pairing: coclr         # the augmentation of Han et al."""
 
@@ -144,6 +147,8 @@ def plan_text(
         pretrain_steps=steps * size.pretrain_epochs,
         cmsf_epochs=size.cmsf_epochs,
         cmsf_milestones=_milestones(size.cmsf_epochs),
+        cmsf_lr="5.0e-4" if size.on_gpu else "1.0e-3",
+        cmsf_views="" if size.on_gpu else SMALL_CMSF_VIEWS,
         cmsf_steps=steps * size.cmsf_epochs,
         negatives=(MANY_NEGATIVES if many else FEW_NEGATIVES).format(batch_size=size.batch_size),
         momentum=0.99 if many else 0.97,

@@ -1,6 +1,7 @@
 """Size the plan of a project: by its videos and the machine, or by a time budget; and estimate what it would take."""
 
 import logging
+import math
 from pathlib import Path
 
 from covid_cmsf.clips.records import get_column
@@ -71,7 +72,7 @@ def set_budget(state: State, measurements: Measurements, machine: Machine, secon
     try:
         size, training = fit_plan(footage, machine, seconds - rest, measurements.steps)
     except BudgetError as error:
-        enough = max(1, round(1.1 * (rest + error.seconds) / 60))
+        enough = math.ceil(1.1 * (rest + error.seconds) / 60)
         raise ValueError(
             f"--time {format_duration(seconds)} is too little: converting the videos takes about "
             f"{format_duration(guess.convert)}, and even the smallest plan {format_duration(error.seconds)}; "

@@ -2,8 +2,8 @@
 
 Two points are anchors, the rest is drawn between and beyond them:
 
-- a CPU and 760 clips of UCF-101 (170 frames): the recipe of configs/plans/real, with 4 frames of 48 pixels, 80 epochs
-  of InfoNCE, 25 of CMSF, n = 10, k = 5, a bank of 384;
+- a CPU and 456 clips of UCF-101 (170 frames): the recipe of configs/plans/real/ucf101-ten.yaml, with 4 frames of 48
+  pixels, batches of 64, 100 epochs of InfoNCE, 90 of CMSF, n = 20, k = 5, a bank of 384;
 - a GPU and the 9,537 training clips of UCF-101: S3D, 32 frames of 128 pixels, 400 epochs and 100 (Han et al. 2020;
   Tejankar et al. 2021).
 
@@ -18,7 +18,7 @@ from covid_cmsf.clips.sampling import clip_span
 
 MIN_VIDEOS = 16  # below, neighbors and negatives are always the same few videos
 BASE_FPS = 25.0  # of the videos that the strides were chosen on
-MIN_STEPS_PER_EPOCH = 20  # smaller collections are repeated
+MIN_STEPS_PER_EPOCH = 7  # smaller collections are repeated
 MAX_BANK = 8192
 MEMORY_PER_CLIP = 0.6  # gigabytes of a GPU per S3D clip of 32 x 128 x 128 in training; an estimate, not measured
 CACHE_FRACTION = 0.35  # of the memory, for decoded clips
@@ -59,13 +59,14 @@ class Anchor:
     cmsf_epochs: float
     max_passes: float  # over every video, in InfoNCE
     max_steps: int  # of InfoNCE
+    num_candidates: int  # n
 
 
 ANCHORS: dict[Preset, Anchor] = {
-    "cpu": Anchor("c21d_tiny", 4, 48, 4, 760, 80, 25, 200, 60_000),
-    "cpu-small": Anchor("c21d_tiny", 4, 36, 4, 760, 80, 25, 200, 60_000),
-    "gpu": Anchor("s3d", 32, 128, 1, 9537, 400, 100, 400, 200_000),
-    "gpu-small": Anchor("s3d", 16, 112, 2, 9537, 400, 100, 400, 200_000),
+    "cpu": Anchor("c21d_tiny", 4, 48, 4, 456, 100, 90, 200, 60_000, 20),
+    "cpu-small": Anchor("c21d_tiny", 4, 36, 4, 456, 100, 90, 200, 60_000, 20),
+    "gpu": Anchor("s3d", 32, 128, 1, 9537, 400, 100, 400, 200_000, 10),
+    "gpu-small": Anchor("s3d", 16, 112, 2, 9537, 400, 100, 400, 200_000, 10),
 }
 SHORT_EDGE = {"cpu": 60, "cuda": 160}  # stored pixels: a quarter more than the views'
 
@@ -115,7 +116,7 @@ def size_plan(footage: Footage, machine: Machine, *, preset: Preset | None = Non
     repeat = max(1, -(-MIN_STEPS_PER_EPOCH * batch_size // footage.num_videos))
     repeat = 1 if footage.num_videos >= anchor.num_videos else repeat
     passes = num_passes(footage.num_videos, anchor, batch_size)
-    n, k = neighbors(footage.num_videos)
+    n, k = neighbors(footage.num_videos, anchor.num_candidates)
     bank = bank_size(footage.num_videos, batch_size)
     # The bank is filled before CMSF trains: within a tenth of the run.
     fill_epochs = -(-10 * bank // (batch_size * (footage.num_videos * repeat // batch_size)))
@@ -159,8 +160,8 @@ def clip_shape(footage: Footage, anchor: Anchor) -> tuple[int, int]:
 
 
 def cpu_batch(num_videos: int) -> int:
-    """Return 32, or less for very few videos: a batch should not have a video several times."""
-    return 32 if num_videos >= 64 else 16 if num_videos >= 32 else 8
+    """Return 64, or less for few videos: a batch should not have a video several times."""
+    return next((size for size in (64, 32, 16) if num_videos >= 2 * size), 8)
 
 
 def gpu_batch(num_videos: int, memory_gb: float) -> int:
@@ -175,10 +176,10 @@ def num_passes(num_videos: int, anchor: Anchor, batch_size: int) -> float:
     return min(passes, anchor.max_passes, max(2.0, anchor.max_steps * batch_size / num_videos))
 
 
-def neighbors(num_videos: int) -> tuple[int, int]:
-    """Return n (the guide's candidates) and k (the neighbors among them): 10 and 5, fewer below 100 videos."""
-    n = max(3, min(10, num_videos // 10))
-    return n, (n + 1) // 2
+def neighbors(num_videos: int, most: int) -> tuple[int, int]:
+    """Return n (the guide's candidates) and k (the neighbors among them): at most `most` and 5, fewer of few videos."""
+    n = max(3, min(most, num_videos // 10))
+    return n, min(5, (n + 1) // 2)
 
 
 def bank_size(num_videos: int, batch_size: int) -> int:

@@ -23,6 +23,7 @@ from covid_cmsf.config import Config, validate
 from covid_cmsf.files import read_text, write_text_atomic
 from covid_cmsf.projects.sizes import Preset
 from covid_cmsf.search.project import CLIPS_FOLDER, FEATURES_FOLDER, INDEX_FOLDER, PROJECT_FILE
+from preprocess.layouts.video_list import is_video_list
 
 FORMAT = 1
 
@@ -39,7 +40,7 @@ class State(Config):
 
     format: int = FORMAT
     software: str = f"covid-cmsf {__version__}"
-    videos: str = Field(description="absolute path of the folder of videos")
+    videos: str = Field(description="absolute path of the folder or list of videos")
     short_edge: int
     seed: int = 0
     layout: str = "flat"
@@ -123,8 +124,8 @@ def _numbered(name: str, generation: int, suffix: str = "") -> str:
 
 def check_place(folder: Path, videos: Path) -> None:
     """Raise an error unless `folder` can be a project of `videos`: new, empty or a project, and not within them."""
-    if not videos.is_dir():
-        raise FileNotFoundError(f"there is no folder {videos}")
+    if not videos.is_dir() and not (is_video_list(videos) and videos.is_file()):
+        raise FileNotFoundError(f"there is no folder {videos}, and no list of videos (.csv, .jsonl) of this name")
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file; --out needs a folder")
     inside, root = Path(os.path.realpath(folder)), Path(os.path.realpath(videos))

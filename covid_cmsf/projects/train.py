@@ -76,7 +76,7 @@ def announce_plan(project: Project, state: State, plan: PlanConfig) -> None:
     _, graphs = prepare_plan(plan, project.runs(generation), plan_dir=project.folder)
     waiting, done = [], []
     for stages in graphs:
-        states = stage_states(stages, {stage.name for stage in stages})
+        states = stage_states(stages, {stage.id for stage in stages})
         waiting += [name for name, one in states.items() if one == "waiting"]
         done += [name for name, one in states.items() if one == "done"]
     name = project.plan(generation).name

@@ -3,8 +3,6 @@
 Labels never reach the clip store, and so never the training: they are added to features, for measures and search.
 """
 
-import csv
-import io
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +11,14 @@ from pathlib import Path
 import av
 import numpy as np
 
-from covid_cmsf.clips.decoders import valid_fps
+from covid_cmsf.clips.containers import open_container, stream_fps
+from covid_cmsf.clips.cuts import cut_times
 from covid_cmsf.clips.names import escape_name
 from covid_cmsf.clips.records import ClipRecord, get_column
-from covid_cmsf.files import read_text
+from covid_cmsf.files import read_csv
 from covid_cmsf.projects.sizes import BASE_FPS, MIN_VIDEOS, Footage
 from preprocess.layouts import Collection, Video, scan_collection
+from preprocess.layouts.video_list import is_video_list
 
 LAYOUTS = ("flat", "folder")
 NUM_PROBED = 48
@@ -41,16 +41,23 @@ class FoundVideos:
 def scan_videos(
     folder: Path, *, layout: str = "flat", source_pattern: str | None = None, labels: Path | None = None
 ) -> FoundVideos:
-    """Return the videos of a folder, all of them to train on, and their labels apart.
+    """Return the videos of a folder or list, all of them to train on, and their labels apart.
 
     Args:
-        folder: where the videos are, also in subfolders.
+        folder: where the videos are, also in subfolders; or a list of files, CSV or JSONL, as `preprocess` takes it.
         layout: flat, or folder: the first folder below is the class.
         source_pattern: a regular expression on the path whose first group is the source.
         labels: a CSV file with the columns file, label and, optionally, source.
     """
     if layout not in LAYOUTS:
         raise ValueError(f"unknown layout {layout!r}; choose from {', '.join(LAYOUTS)}")
+    if is_video_list(folder):
+        if layout != "flat" or source_pattern is not None or labels is not None:
+            raise ValueError(
+                f"{folder} is a list: its columns label and source say what --layout, --labels and --source-pattern "
+                "say of a folder; leave these out"
+            )
+        return _scan_list(folder)
     collection = scan_collection("flat", folder, source_pattern=source_pattern)
     if labels is not None:
         return add_labels(collection, folder, labels)
@@ -60,6 +67,19 @@ def scan_videos(
     if outside := [name for name, parts in classes.items() if not parts]:
         raise ValueError(f"{folder / outside[0]} is in no class folder; leave --layout folder out for unlabeled videos")
     return FoundVideos(collection, {name: escape_name(parts[0]) for name, parts in classes.items()})
+
+
+def _scan_list(path: Path) -> FoundVideos:
+    collection = scan_collection("list", path)
+    subsets = collection.splits["1"]
+    if held_out := [name for name, subset in subsets.items() if subset != "train"]:
+        raise ValueError(
+            f"{path} keeps {len(held_out)} videos for {subsets[held_out[0]]}, for example {held_out[0]!r}; "
+            "`learn` trains on all listed videos: take these rows and the column subset out"
+        )
+    labels = {video.video_id: video.class_name for video in collection.videos if video.class_name}
+    videos = [replace(video, class_name="", label=-1) for video in collection.videos]
+    return FoundVideos(replace(collection, videos=videos), labels)
 
 
 def _relative(video: Video, folder: Path) -> Path:
@@ -97,14 +117,13 @@ def add_labels(collection: Collection, folder: Path, path: Path) -> FoundVideos:
 
 def _read_labels(path: Path) -> dict[str, tuple[str, str]]:
     """Return {file: (label, source)}."""
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=""))
-    names = reader.fieldnames or []
+    names, listed = read_csv(path)
     if not {"file", "label"} <= set(names) <= set(COLUMNS):
         raise ValueError(
             f"{path}: the columns are {', '.join(names) or 'none'}; expected file,label or file,label,source"
         )
     rows: dict[str, tuple[str, str]] = {}
-    for number, row in enumerate(reader, start=2):
+    for number, row in enumerate(listed, start=2):
         if not row["file"] or None in row or row["label"] is None:
             raise ValueError(f"{path}, row {number}: {row} is not file,label[,source]")
         if row["file"] in rows:
@@ -122,7 +141,7 @@ def probe_footage(videos: Sequence[Video], *, short_edge: int) -> Footage:
     The number is that of the files: how many can be read is known when they were decoded.
     """
     step = max(1, len(videos) // NUM_PROBED)
-    probed = [found for video in videos[::step] if (found := _probe(video.path)) is not None]
+    probed = [found for video in videos[::step] if (found := _probe(video)) is not None]
     if not probed:
         raise ValueError(f"none of {len(videos[::step])} sampled videos can be read, for example {videos[0].path}")
     frames, rates, aspects = (np.array(column) for column in zip(*probed, strict=True))
@@ -130,14 +149,16 @@ def probe_footage(videos: Sequence[Video], *, short_edge: int) -> Footage:
     return _footage(len(videos), frames, rates, 3 * pixels)
 
 
-def _probe(path: Path) -> tuple[int, float, float] | None:
+def _probe(video: Video) -> tuple[int, float, float] | None:
     """Return number of frames, frames per second, and the long edge over the short one; None if it can't be read."""
+    start, end = cut_times(video)
     try:
-        with av.open(str(path), metadata_errors="replace") as container:
+        with open_container(video.path) as container:
             stream = container.streams.video[0]
-            fps = float(valid_fps(stream.average_rate or stream.guessed_rate))
+            fps = float(stream_fps(stream))
             seconds = (container.duration or 0) / av.time_base
             frames = int(stream.frames) or round(seconds * fps)
+            frames = round(min(frames, end * fps) - start * fps)
             edges = sorted((stream.codec_context.width, stream.codec_context.height))
     except (av.error.FFmpegError, OSError, IndexError, AttributeError):
         return None

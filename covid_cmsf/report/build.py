@@ -20,6 +20,7 @@ from covid_cmsf.report.curves import build_lines, draw_curve_figures
 from covid_cmsf.report.dataset_summary import sample_records, summarize_dataset
 from covid_cmsf.report.file_watch import FileCache, Stamp, read_input_stamps
 from covid_cmsf.report.gallery import Gallery, build_gallery
+from covid_cmsf.report.line_styles import MODALITY_COLORS
 from covid_cmsf.report.noisy_gallery import noisy_galleries
 from covid_cmsf.report.page_data import (
     add_thumbnail_names_,
@@ -119,7 +120,8 @@ class Report:
         copy_page(self.out)
         notes = [note for plan in plans for stage in plan.stages for note in stage.notes]
         lines = build_lines(plans)
-        drawn = draw_curve_figures(lines, self.out / "figures") if figures else existing_figures(self.out / "figures")
+        folder = self.out / "figures"
+        drawn = draw_curve_figures(lines, folder) if figures else existing_figures(folder, lines)
         gallery = [self._build_gallery(plan, notes) for plan in plans]
         self._check_chosen(gallery)
         notes += [
@@ -134,6 +136,7 @@ class Report:
                 "live": live,
                 "umap": has_umap(),
                 "plans": plan_values(plans, gallery),
+                "colors": MODALITY_COLORS,
                 "comparison": compare(plans) if len(plans) > 1 else None,
                 "curves": curve_values(lines, drawn),
                 "noisy": self._noisy(plans, notes),

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -11,6 +11,7 @@ from covid_cmsf.report.plan_summary import plan_rows
 from covid_cmsf.report.runs import PlanRun
 
 METRICS = ("r1", "linear")
+CHANCE = "chance"  # a baseline's name, and the column of what a random ranking has
 
 
 def config_without_seed(plan: PlanRun) -> str:
@@ -50,7 +51,20 @@ def compare(plans: Sequence[PlanRun]) -> dict[str, Any]:
         first = next(iter(by_group.values()))[0]
         cells = {str(group): _cell(rows) for group, rows in by_group.items()}
         stages.append({"stage": label, "model": first["model"], "modality": first["modality"], "groups": cells})
-    return {"groups": _groups(plans, groups), "stages": stages}
+    return {"groups": _groups(plans, groups), "stages": [*_chance(rows_by_stage), *stages]}
+
+
+def _chance(rows_by_stage: Mapping[str, Mapping[int, Sequence[Row]]]) -> list[dict[str, Any]]:
+    """Return the row of a random ranking; empty if the plans have one as a baseline, or nothing is measured."""
+    by_group: dict[str, dict[str, Any]] = {}
+    for by_number in rows_by_stage.values():
+        for number, rows in by_number.items():
+            values = [row["chance"] for row in rows if row.get("chance") is not None]
+            if values:
+                by_group[str(number)] = {"r1": mean_and_std(values[:1]), "linear": mean_and_std([])}
+    if CHANCE in rows_by_stage or not by_group:
+        return []
+    return [{"stage": CHANCE, "model": CHANCE, "modality": None, "groups": by_group}]
 
 
 def mean_and_std(values: Sequence[float]) -> dict[str, Any]:

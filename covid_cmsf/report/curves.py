@@ -1,8 +1,9 @@
-"""Training curves: subsampled metrics, their mean over seeds, and figures as PNG and SVG."""
+"""Training curves: subsampled and smoothed metrics, their mean over seeds, and figures as PNG and SVG."""
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from covid_cmsf.files import atomic_path
+from covid_cmsf.methods.mean_shift import ByolConfig, MeanShiftConfig
 from covid_cmsf.report.comparison import group_numbers
+from covid_cmsf.report.line_styles import Family, LineStyle, family_styles
 from covid_cmsf.report.runs import PlanRun, StageRun
 from covid_cmsf.training.monitor import read_metrics
 
 MAX_POINTS = 1000  # per curve
+SMOOTHING = 20  # a smoothed point is the mean over a twentieth of the curve on each side
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,10 @@ class Chart:
     keys: tuple[tuple[str, str], ...]  # (name in metrics.jsonl, label of the line)
     log: bool = False
     description: str = ""
+    smooth: bool = True
+    loss: str | None = None  # only runs with this loss; None: all
+    missing: str = "No run has logged this."  # what the page says where there is no line
+    command: str = ""  # what would log it
 
 
 CHARTS = (
@@ -35,12 +43,14 @@ CHARTS = (
         "Purity of the neighbors",
         (("purity", "with the constraint"), ("purity_free", "without"), ("purity_candidates", "all candidates")),
         description="Fraction of neighbors with the query's true label, with and without the constraint.",
+        missing="No run has logged this: it needs labels, and a method with neighbors (MSF, CMSF).",
     ),
     Chart(
         "agreement",
         "Guide agreement",
         (("agreement", "agreement"),),
         description="Fraction of the target's nearest bank entries that are candidates of the guide.",
+        missing="No run has logged this: only methods with a guide do (CMSF).",
     ),
     Chart(
         "effective_rank",
@@ -48,10 +58,20 @@ CHARTS = (
         (("effective_rank", "rank"),),
         description="Number of dimensions in use. Mean shift fails silently by losing them.",
     ),
-    Chart("lr", "Learning rate", (("lr", "rate"),), log=True),
+    Chart(
+        "knn",
+        "Nearest neighbors",
+        (("knn_top1", "same class"), ("window_r1", "own other window")),
+        description="On videos of another subset: percentage whose nearest video of another source has their class, "
+        "and of first windows that find the last one of their video.",
+        missing="No run was asked for this. A setting does, also when a run is resumed: ",
+        command="runtime.knn_every_epochs=5",
+    ),
+    Chart("lr", "Learning rate", (("lr", "rate"),), log=True, smooth=False),
     Chart("samples_per_s", "Samples per second", (("samples_per_s", "samples/s"),)),
 )
 KEYS = tuple(key for chart in CHARTS for key, _ in chart.keys)
+MEAN_SHIFT = "mean shift"  # the loss of all mean-shift methods is 2 - 2 cosine, so they share axes
 Curve = dict[str, list[Any]]  # step, seconds, and the keys; None where a log line lacks a value
 
 
@@ -93,7 +113,15 @@ def mean_curve(curves: Sequence[Curve]) -> tuple[Curve, Curve]:
     return mean, spread
 
 
-COLORS = ("#4477aa", "#ee6677", "#228833", "#aa3377", "#cc8800", "#33a6c9", "#888888")  # after Paul Tol
+def smooth(values: Sequence[float | None]) -> list[float | None]:
+    """Return a running mean, centered and narrower toward both ends, so that the ends keep their values."""
+    most = len(values) // SMOOTHING
+    smoothed: list[float | None] = []
+    for i, value in enumerate(values):
+        reach = min(i, len(values) - 1 - i, most)
+        near = [one for one in values[i - reach : i + reach + 1] if one is not None]
+        smoothed.append(None if value is None else sum(near) / len(near))
+    return smoothed
 
 
 @dataclass(frozen=True)
@@ -108,6 +136,8 @@ class Line:
     kind: str
     curve: Curve
     spread: Curve | None = None  # of a mean over seeds
+    loss: str = ""  # the method's name, or MEAN_SHIFT
+    group: int = 0  # of its plan
 
 
 def build_lines(plans: Sequence[PlanRun]) -> list[Line]:
@@ -130,30 +160,49 @@ def build_lines(plans: Sequence[PlanRun]) -> list[Line]:
                 name = f"seed {seed}" if one.split is None else f"split {one.split}, seed {seed}"
                 name = f"{plan.name}, {name}" if is_single_run or groups.count(group) > 1 else name
                 label = family[0].label if family else label
-                line = Line(number, label, name, stage.name, stage.modality or "", stage.kind, curve)
-                family.append(line)
+                modality, loss = stage.modality or "", loss_name(stage)
+                family.append(
+                    Line(number, label, name, stage.name, modality, stage.kind, curve, loss=loss, group=group)
+                )
     lines = []
     for family in families.values():
-        lines += family if len(family) > 1 else [_without_seed(family[0])]
+        lines += family if len(family) > 1 else [replace(family[0], seed="")]
         if len(family) > 1:
             mean, spread = mean_curve([line.curve for line in family])
-            first = family[0]
-            lines.append(Line(first.family, first.label, "mean", first.stage, first.modality, first.kind, mean, spread))
+            lines.append(replace(family[0], seed="mean", curve=mean, spread=spread))
     return lines
 
 
-def line_color(family: int) -> str:
-    """Return the color of a family; colors repeat after seven, then dashes differ."""
-    return COLORS[family % len(COLORS)]
+def loss_name(stage: StageRun) -> str:
+    """Return what a stage's loss is comparable with: the name of its method, or `mean shift`."""
+    if stage.config is None:
+        return ""
+    method = stage.config.method
+    return MEAN_SHIFT if isinstance(method, MeanShiftConfig | ByolConfig) else method.display_name
 
 
-def line_dash(family: int) -> str:
-    """Return the Plotly dash style of a family."""
-    return ("solid", "dash", "dot", "dashdot")[family // len(COLORS) % 4]
+def charts_of(lines: Sequence[Line]) -> list[Chart]:
+    """Return all charts; of the loss, one per kind of loss, since their values are not comparable."""
+    losses = list(dict.fromkeys(line.loss for line in lines if "loss" in line.curve))
+    if len(losses) < 2:
+        return list(CHARTS)
+    first, *others = CHARTS
+    split = [
+        replace(
+            first,
+            name="loss-" + re.sub(r"[^a-z0-9]+", "-", loss.lower()).strip("-"),
+            title=f"Loss of {loss}" if loss else "Loss of unknown methods",
+            loss=loss,
+        )
+        for loss in losses
+    ]
+    return [*split, *others]
 
 
-def _without_seed(line: Line) -> Line:
-    return Line(line.family, line.label, "", line.stage, line.modality, line.kind, line.curve)
+def line_styles(lines: Sequence[Line]) -> dict[int, LineStyle]:
+    """Return the style of each family."""
+    families = {line.family: Family(line.group, line.modality, line.kind) for line in lines}
+    return dict(zip(families, family_styles(list(families.values())), strict=True))
 
 
 LINE_STYLES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
@@ -166,12 +215,18 @@ EXTRA_DASHES = (":", "-.")  # for a chart's second and third key
 def draw_curve_figures(lines: Sequence[Line], folder: Path) -> dict[str, list[str]]:
     """Write `<chart>.png` and `.svg` for each chart with data; return the file names by chart."""
     written: dict[str, list[str]] = {}
-    for chart in CHARTS:
-        if not any(key in line.curve for line in lines for key, _ in chart.keys):
+    styles = line_styles(lines)
+    for chart in charts_of(lines):
+        drawn = [
+            line
+            for line in lines
+            if chart.loss in (None, line.loss) and any(key in line.curve for key, _ in chart.keys)
+        ]
+        if not drawn:
             continue
-        families = {line.family for line in lines if any(key in line.curve for key, _ in chart.keys)}
+        families = {line.family for line in drawn}
         figure = Figure(figsize=(7.2, max(3.6, 0.8 + LEGEND_HEIGHT * len(families))), dpi=150, layout="constrained")
-        _draw_chart(figure.subplots(), lines, chart)
+        _draw_chart(figure.subplots(), drawn, chart, styles)
         for file_format in FORMATS:
             with atomic_path(folder / f"{chart.name}.{file_format}") as temporary:
                 figure.savefig(temporary, format=file_format)
@@ -179,7 +234,7 @@ def draw_curve_figures(lines: Sequence[Line], folder: Path) -> dict[str, list[st
     return written
 
 
-def _draw_chart(axis: Axes, lines: Sequence[Line], chart: Chart) -> None:
+def _draw_chart(axis: Axes, lines: Sequence[Line], chart: Chart, styles: Mapping[int, LineStyle]) -> None:
     """Draw each family: its mean with the standard deviation, or its only line; the first key is thick."""
     several = {line.family for line in lines if line.spread is not None}
     for line in lines:
@@ -188,18 +243,22 @@ def _draw_chart(axis: Axes, lines: Sequence[Line], chart: Chart) -> None:
         present = [(number, key) for number, (key, _) in enumerate(chart.keys) if key in line.curve]
         for number, key in present:
             label = line.label if number == present[0][0] else ""
-            style = LINE_STYLES[line_dash(line.family)] if number == 0 else EXTRA_DASHES[number - 1]
+            color, dash = styles[line.family]
+            style = LINE_STYLES[dash] if number == 0 else EXTRA_DASHES[number - 1]
             width = 1.6 if number == 0 else 0.9
-            x, y = _points(line.curve["step"], line.curve[key])
-            axis.plot(x, y, style, color=line_color(line.family), linewidth=width, label=label.replace("$", r"\$"))
-            if line.spread is not None and number == 0:
-                _, spread = _points(line.curve["step"], line.spread[key])
+            values, spreads = line.curve[key], (line.spread or {}).get(key)
+            if chart.smooth:
+                values, spreads = smooth(values), None if spreads is None else smooth(spreads)
+            x, y = _points(line.curve["step"], values)
+            axis.plot(x, y, style, color=color, linewidth=width, label=label.replace("$", r"\$"))
+            if spreads is not None and number == 0:
+                _, spread = _points(line.curve["step"], spreads)
                 low, high = ([a + sign * b for a, b in zip(y, spread, strict=True)] for sign in (-1, 1))
-                axis.fill_between(x, low, high, color=line_color(line.family), alpha=STD_ALPHA, linewidth=0)
+                axis.fill_between(x, low, high, color=color, alpha=STD_ALPHA, linewidth=0)
     axis.set(xlabel="step", ylabel=chart.title, yscale="log" if chart.log else "linear")
     if len(chart.keys) > 1:
-        styles = zip(("thick", "dotted", "dash-dotted"), chart.keys, strict=True)
-        axis.set_title("; ".join(f"{style}: {key_label}" for style, (_, key_label) in styles), fontsize=7, loc="left")
+        keys = zip(("thick", "dotted", "dash-dotted"), chart.keys, strict=False)  # charts have two or three
+        axis.set_title("; ".join(f"{style}: {key_label}" for style, (_, key_label) in keys), fontsize=7, loc="left")
     axis.grid(alpha=0.25, linewidth=0.5)
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)

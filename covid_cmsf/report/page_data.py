@@ -8,10 +8,11 @@ from typing import Any
 from covid_cmsf.cotrain.gains import gain_notes
 from covid_cmsf.pages.thumbnails import ClipCollections, ThumbnailKey, ThumbnailSet
 from covid_cmsf.report.comparison import group_numbers
-from covid_cmsf.report.curves import CHARTS, Line, line_color, line_dash
+from covid_cmsf.report.curves import SMOOTHING, Line, charts_of, line_styles
 from covid_cmsf.report.gallery import Gallery, before_and_after
-from covid_cmsf.report.plan_summary import plan_layout, plan_rows, read_plan_gains
-from covid_cmsf.report.provenance import shell_command
+from covid_cmsf.report.headline import headline
+from covid_cmsf.report.plan_summary import Gains, plan_layout, plan_rows, read_plan_gains
+from covid_cmsf.report.provenance import resume_command, shell_command
 from covid_cmsf.report.runs import FEATURES, PlanRun
 
 KINDS = ("rgb", "flow")
@@ -79,27 +80,35 @@ def _names(pictures: ThumbnailSet, clips: str, video_id: str) -> list[str]:
 def plan_values(plans: Sequence[PlanRun], gallery: Sequence[Gallery | None]) -> list[dict[str, Any]]:
     """Return per plan its table, its graph, and the numbers of its data files."""
     groups = group_numbers(plans)
-    return [
-        {
-            "name": plan.name,
-            "kind": "run" if plan.config is None else "plan",
-            "group": group,
-            "seeds": list(dict.fromkeys(run.seed for run in plan.seeds if run.seed is not None)),
-            "splits": list(dict.fromkeys(run.split for run in plan.seeds if run.split is not None)),
-            "rows": _rows(plan, one),
-            "gains": _gains(plan),
-            "layout": asdict(plan_layout(plan.first_seed.stages)),
-            "protocol": plan.config.evaluation.protocol if plan.config is not None else None,
-            "gallery": None if one is None else _gallery_info(plan, one, number),
-            "missing": _missing_command(plan),
-        }
-        for number, (plan, group, one) in enumerate(zip(plans, groups, gallery, strict=True))
-    ]
+    values = []
+    for number, (plan, group, one) in enumerate(zip(plans, groups, gallery, strict=True)):
+        rows, gains = _rows(plan, one), read_plan_gains(plan)
+        values.append(
+            {
+                "name": plan.name,
+                "kind": "run" if plan.config is None else "plan",
+                "group": group,
+                "headline": headline(plan, rows, gains),
+                "resume": _resume(plan, gains),
+                "progress": [sum(stage.state == "done" for stage in plan.stages), len(plan.stages)],
+                "seeds": list(dict.fromkeys(run.seed for run in plan.seeds if run.seed is not None)),
+                "splits": list(dict.fromkeys(run.split for run in plan.seeds if run.split is not None)),
+                "rows": rows,
+                "gains": {**asdict(gains), "notes": gain_notes(gains.rows) if gains.rows else []},
+                "layout": asdict(plan_layout(plan.first_seed.stages)),
+                "protocol": plan.config.evaluation.protocol if plan.config is not None else None,
+                "gallery": None if one is None else _gallery_info(plan, one, number),
+                "missing": _missing_command(plan),
+            }
+        )
+    return values
 
 
-def _gains(plan: PlanRun) -> dict[str, Any]:
-    gains = read_plan_gains(plan)
-    return {**asdict(gains), "notes": gain_notes(gains.rows) if gains.rows else []}
+def _resume(plan: PlanRun, gains: Gains) -> str | None:
+    """Return the command that goes on with a plan; None if all of it is done and measured."""
+    if plan.config is None or (all(stage.state == "done" for stage in plan.stages) and not gains.unanswered):
+        return None
+    return resume_command(plan)
 
 
 def _gallery_info(plan: PlanRun, gallery: Gallery, number: int) -> dict[str, Any]:
@@ -112,9 +121,7 @@ def _missing_command(plan: PlanRun) -> str | None:
     """Return the command that writes missing features; None if there are features."""
     if any(stage.features for stage in plan.stages):
         return None
-    if plan.config is not None:
-        return "no stage is done yet; `covid-cmsf cotrain` extracts features after each"
-    return features_command(plan)
+    return features_command(plan) if plan.config is None else resume_command(plan)
 
 
 def features_command(run: PlanRun) -> str:
@@ -138,15 +145,16 @@ def _rows(plan: PlanRun, gallery: Gallery | None) -> list[dict[str, Any]]:
 
 def curve_values(lines: Sequence[Line], figures: dict[str, list[str]]) -> dict[str, Any]:
     """Return the charts and their lines; `figures` has the file names by chart."""
-    charts = [{**asdict(chart), "figures": figures.get(chart.name, [])} for chart in CHARTS]
-    drawn = [{**asdict(line), "color": line_color(line.family), "dash": line_dash(line.family)} for line in lines]
-    return {"charts": charts, "lines": drawn}
+    charts = [{**asdict(chart), "figures": figures.get(chart.name, [])} for chart in charts_of(lines)]
+    styles = line_styles(lines)
+    drawn = [{**asdict(line), **styles[line.family]._asdict()} for line in lines]
+    return {"charts": charts, "lines": drawn, "smoothing": SMOOTHING}
 
 
-def existing_figures(folder: Path) -> dict[str, list[str]]:
+def existing_figures(folder: Path, lines: Sequence[Line]) -> dict[str, list[str]]:
     """Return the file names of existing figures by chart."""
     kinds = ("png", "svg")
     return {
         chart.name: [f"{chart.name}.{kind}" for kind in kinds if (folder / f"{chart.name}.{kind}").is_file()]
-        for chart in CHARTS
+        for chart in charts_of(lines)
     }

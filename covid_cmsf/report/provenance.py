@@ -51,12 +51,30 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
     return starts
 
 
+PROGRAMS = ("covid-cmsf", "python -m covid_cmsf")
+
+
+def resume_command(plan: PlanRun) -> str:
+    """Return the command that goes on with a plan: the last one on record, else one that reads its plan.json."""
+    stages = [stage for one in plan.seeds for stage in one.stages]
+    starts = [start for stage in stages for start in read_starts(stage.folder / "environment.jsonl")]
+    own = tuple(f"{program} {name} " for program in PROGRAMS for name in ("cotrain", "learn"))  # not a stage's `train`
+    whole = [start for start in starts if start["command"].startswith(own) and "--only" not in start["command"]]
+    if whole:
+        return str(max(whole, key=lambda start: str(start.get("time", "")))["command"])
+    return shell_command(["covid-cmsf", "cotrain", str(plan.folder / PLAN_FILE), "--out", str(plan.folder)])
+
+
 def shell_command(argv: list[str]) -> str:
     """Format `sys.argv` as a shell command."""
     if not argv:
         return ""
-    name = Path(argv[0]).name
-    start = {"covid-cmsf": ["covid-cmsf"], "__main__.py": ["python", "-m", "covid_cmsf"]}.get(name, [argv[0]])
+    path = Path(argv[0])
+    start = [argv[0]]
+    if path.name == "covid-cmsf":
+        start = [path.name]
+    elif path.name == "__main__.py" and path.parent.name == "covid_cmsf":
+        start = ["python", "-m", "covid_cmsf"]
     return shlex.join([*start, *argv[1:]])
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from covid_cmsf.config import validate
-from covid_cmsf.cotrain.executor import seed_dir
-from covid_cmsf.cotrain.graph import stage_values
+from covid_cmsf.cotrain.graph import repetition_name, stage_values
 from covid_cmsf.cotrain.plan import PlanConfig, StageConfig, refuse_old_plan
 from covid_cmsf.cotrain.rounds import expand_stages
 from covid_cmsf.files import read_text
@@ -146,6 +145,7 @@ def _planned_values(spec: StageConfig, plan: PlanConfig) -> Values:
 
 
 PLAN_FILE = "plan.json"
+PROJECT_FILE = "project.json"  # of `covid-cmsf learn`, which has its plan in runs/
 FOLDER_OF_SEEDS = re.compile(r"(seed|split)-.+")
 
 
@@ -202,11 +202,13 @@ def read_runs(paths: Sequence[Path]) -> list[PlanRun]:
 
 
 def read_run(path: Path, name: str) -> PlanRun:
-    """Read the folder of a plan, of one of its seeds or splits, or of a run."""
+    """Read the folder of a plan, of one of its seeds or splits, of a run, or a project of `covid-cmsf learn`."""
     if not path.is_dir():
         raise FileNotFoundError(
             f"no folder {path}; give the folder of a plan (cotrain --out) or of a run (train --out)"
         )
+    if (path / PROJECT_FILE).is_file() and (path / "runs" / PLAN_FILE).is_file():
+        path = path / "runs"
     if (path / PLAN_FILE).is_file():
         plan = _read_plan(path / PLAN_FILE)
         return PlanRun(name, path, plan, tuple(_read_seed(plan, path, *one) for one in plan.repetitions))
@@ -214,7 +216,7 @@ def read_run(path: Path, name: str) -> PlanRun:
     root = next((parent for parent in list(folder.parents)[:2] if (parent / PLAN_FILE).is_file()), None)
     if root is not None and FOLDER_OF_SEEDS.fullmatch(folder.name):
         plan = _read_plan(root / PLAN_FILE)
-        inside = [one for one in plan.repetitions if seed_dir(root, one[1], one[0]).is_relative_to(folder)]
+        inside = [one for one in plan.repetitions if (root / repetition_name(one[1], one[0])).is_relative_to(folder)]
         if inside:
             return PlanRun(name, path, plan, tuple(_read_seed(plan, root, *one) for one in inside))
     if (path / "config.yaml").is_file() or (path / "metrics.jsonl").is_file():
@@ -237,7 +239,7 @@ def unique_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _read_seed(plan: PlanConfig, root: Path, split: str | None, seed: int | None) -> SeedRun:
-    folder = seed_dir(root, seed, split)
+    folder = root / repetition_name(seed, split)
     return SeedRun(seed, tuple(read_stage(spec, folder / spec.name, plan) for spec in expand_stages(plan)), split)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covid_cmsf.files import atomic_path, file_sha256, read_text, write_text_atomic
+from covid_cmsf.files import atomic_path, file_sha256, read_json, write_text_atomic
 from covid_cmsf.search.index import SearchIndex, WindowSet, modality_weights
 from covid_cmsf.search.project import index_folder
 from covid_cmsf.search.query import search, video_vectors
@@ -52,13 +52,15 @@ class ApproximateSearch:
         folder, faiss = index_folder(folder), _import_faiss()
         if not (folder / DESCRIPTION).is_file():
             raise FileNotFoundError(f"{folder} has no {DESCRIPTION}: it was built without --faiss; {HINT}")
-        described = json.loads(read_text(folder / DESCRIPTION))
+        described = read_json(folder / DESCRIPTION, hint=HINT)
         cells = {}
         for name in index.windows:
-            values, path = described.get(name), folder / f"{name}.faiss"
-            if not values or values["vectors_sha256"] != file_sha256(folder / f"{name}.safetensors"):
+            values, path = described.get(name) if isinstance(described, dict) else None, folder / f"{name}.faiss"
+            if not isinstance(values, dict) or values.get("vectors_sha256") != file_sha256(
+                folder / f"{name}.safetensors"
+            ):
                 raise ValueError(f"{path} belongs to another index; {HINT}")
-            if not path.is_file() or file_sha256(path) != values["sha256"]:
+            if not path.is_file() or file_sha256(path) != values.get("sha256"):
                 raise ValueError(f"{path} is missing or was changed; {HINT}")
             cells[name] = faiss.read_index(str(path))
             cells[name].nprobe = min(PROBES, cells[name].nlist)

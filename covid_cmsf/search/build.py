@@ -12,9 +12,10 @@ import torch
 
 from covid_cmsf.clips import open_clips
 from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.fingerprint import files_fingerprint, paths_fingerprint
 from covid_cmsf.clips.names import escape_name
 from covid_cmsf.clips.records import Failure, StoreInfo, get_column, write_split
-from covid_cmsf.devices import choose_device
+from covid_cmsf.devices import choose_devices
 from covid_cmsf.evaluation.features.extract import extract_features
 from covid_cmsf.evaluation.features.file import Features, load_features
 from covid_cmsf.logs import ProgressFactory, no_progress
@@ -34,7 +35,8 @@ class Extraction:
     """How features are computed."""
 
     device: torch.device | str = "auto"
-    num_workers: int = 0
+    num_processes: int | None = 1  # that share the videos; None: one per GPU
+    num_workers: int = 0  # of each process
     batch_size: int | None = None
     progress: ProgressFactory = no_progress
 
@@ -112,6 +114,60 @@ def index_videos(
     save_index(folder, index, {encoder.name: encoder for encoder in prepared})
     _remove(files)
     return index, _skipped(features)
+
+
+def is_index_of(
+    folder: Path | str,
+    source: Path | str,
+    encoders: Sequence[IndexEncoder],
+    *,
+    weights: Mapping[str, float] | None = None,
+) -> bool:
+    """Tell whether a folder has, undamaged, what `index_videos` would write of all these videos; nothing is embedded.
+
+    False also if some of the videos could not be read, which are not in the index, or if their files have other sizes
+    or times than when they were embedded.
+    """
+    index, stored = load_index(folder), load_encoders(folder)
+    if {encoder.name for encoder in encoders} != set(stored) or dict(weights or index.weights) != index.weights:
+        return False
+    for encoder in encoders:
+        other = stored[encoder.name]
+        if encoder.eval_protocol != other.eval_protocol:
+            return False
+        if weights_sha256(encoder.model.network) != weights_sha256(other.model.network):
+            return False
+    source = Path(source)
+    if index.clips_path is None or index.clips_path.resolve() != source.resolve():
+        return False
+    ids, fingerprint = _videos_now(source)
+    if ids != {video.video_id for video in index.videos}:
+        return False
+    stored_modality = {name: one.eval_protocol.resolve_modality().stored_modality for name, one in stored.items()}
+    return all(
+        index.windows[name].provenance.get("videos_sha256") == fingerprint(modality)
+        for name, modality in stored_modality.items()
+    )
+
+
+def _videos_now(source: Path) -> tuple[set[str], Callable[[str], str]]:
+    """Return the ids of the videos of a store or folder, and their files' fingerprint by modality; none is opened."""
+    if (source / STORE_FILE).is_file() or not source.is_dir():
+        clips = open_clips(source)
+        ids = set(get_column(clips.records, "video_id"))
+        return ids, lambda modality: files_fingerprint(clips, clips.records, (modality,))
+    paths = {escape_name(name): source / path for path, name in make_video_ids(find_videos(source)).items()}
+    return set(paths), lambda modality: paths_fingerprint((name, modality, path) for name, path in paths.items())
+
+
+def is_same_index(folder: Path | str, built: SearchIndex) -> bool:
+    """Tell whether a folder has this index, undamaged."""
+    index = load_index(folder)
+    return (index.videos, index.weights, index.windows.keys()) == (
+        built.videos,
+        dict(built.weights),
+        built.windows.keys(),
+    ) and all(dict(built.windows[name].provenance) == one.provenance for name, one in index.windows.items())
 
 
 def add_to_index(
@@ -228,7 +284,7 @@ def _extract(
                 split=str(split),
                 batch_size=how.batch_size,
                 num_workers=how.num_workers,
-                device=choose_device(str(how.device)),
+                device=choose_devices(str(how.device), how.num_processes),
                 replace=True,
                 on_video=advance,
             )

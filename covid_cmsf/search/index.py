@@ -17,7 +17,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from covid_cmsf.clips.base import Clips
+from covid_cmsf.clips.names import check_video_ids
 from covid_cmsf.clips.sampling import clip_span
 from covid_cmsf.evaluation.features.file import Features
-from covid_cmsf.files import file_sha256, read_text, write_text_atomic
+from covid_cmsf.files import file_sha256, json_sha256, read_json, write_text_atomic
 from covid_cmsf.search.encoders import encoder_from_json
 from covid_cmsf.search.encoders.base import IndexEncoder
 from covid_cmsf.search.project import INDEX_FILE, index_folder
+from covid_cmsf.search.weights import default_weights
 from covid_cmsf.verified_files import read_tensors, write_tensors
 
 FORMAT = 2
@@ -227,7 +230,7 @@ def save_index(folder: Path | str, index: SearchIndex, encoders: Mapping[str, In
         "clips_path": "" if index.clips_path is None else _relative(index.clips_path, folder),
         "modalities": modalities,
     }
-    write_text_atomic(new / INDEX_FILE, json.dumps(content, indent=1))
+    write_text_atomic(new / INDEX_FILE, json.dumps({**content, "content_sha256": json_sha256(content)}, indent=1))
     (folder / INDEX_FILE).unlink(missing_ok=True)
     for pattern in ("*.encoder.*", "*.faiss", "faiss.json"):  # they belong to the older vectors
         for old in folder.glob(pattern):
@@ -248,69 +251,92 @@ def load_index(folder: Path | str) -> SearchIndex:
     folder = index_folder(folder)
     content = _read_description(folder)
     if not (folder / VIDEOS_FILE).is_file() or file_sha256(folder / VIDEOS_FILE) != content["videos_sha256"]:
-        raise ValueError(f"{folder / VIDEOS_FILE} is missing or was changed; {HINT}")
-    with (folder / VIDEOS_FILE).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-        videos = tuple(
-            IndexedVideo(**{**row, "num_frames": int(row["num_frames"]), "fps": float(row["fps"])})  # type: ignore[arg-type]
-            for row in csv.DictReader(file)
+        raise ValueError(f"{folder / VIDEOS_FILE} is missing or was changed since {INDEX_FILE} was written; {HINT}")
+    with _readable(folder / VIDEOS_FILE):
+        videos = _read_videos(folder / VIDEOS_FILE)
+    with _readable(folder / INDEX_FILE):
+        modalities = content["modalities"].items()
+        return SearchIndex(
+            videos,
+            {name: _load_windows(folder, name, one, num_videos=len(videos)) for name, one in modalities},
+            weights={name: float(value) for name, value in content.get("weights", {}).items()},
+            clips_path=folder / content["clips_path"] if content.get("clips_path") else None,
+            folder=folder,
         )
-    return SearchIndex(
-        videos,
-        {name: _load_windows(folder, name, one) for name, one in content["modalities"].items()},
-        weights={name: float(value) for name, value in content.get("weights", {}).items()},
-        clips_path=folder / content["clips_path"] if content.get("clips_path") else None,
-        folder=folder,
-    )
 
 
 def load_encoders(folder: Path | str) -> dict[str, IndexEncoder]:
     """Return the encoders of an index, verified; modalities without one (format 1, or lost weights) are left out."""
     folder = index_folder(folder)
     modalities = _read_description(folder)["modalities"]
-    stored = {name: one["encoder"] for name, one in modalities.items() if one.get("encoder")}
-    return {name: encoder_from_json(folder, name, values) for name, values in stored.items()}
+    with _readable(folder / INDEX_FILE):
+        stored = {name: one["encoder"] for name, one in modalities.items() if one.get("encoder")}
+        return {name: encoder_from_json(folder, name, values) for name, values in stored.items()}
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what malformed values lead to in the block into a ValueError that names the file."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, csv.Error) as error:
+        if isinstance(error, ValueError) and str(path.parent) in str(error):
+            raise
+        raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}); {HINT}") from None
+
+
+def _read_videos(path: Path) -> tuple[IndexedVideo, ...]:
+    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        rows = [
+            IndexedVideo(**{**row, "num_frames": int(row["num_frames"]), "fps": float(row["fps"])})  # type: ignore[arg-type]
+            for row in csv.DictReader(file)
+        ]
+    check_video_ids([row.video_id for row in rows], path)
+    return tuple(rows)
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
     try:
-        content = json.loads(read_text(folder / INDEX_FILE))
+        content = read_json(folder / INDEX_FILE)
         number, _, _ = content["format"], dict(content["modalities"]), content["videos_sha256"]
-    except (ValueError, KeyError, TypeError) as error:
+        stated = content.pop("content_sha256", None)  # older indexes have none
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / INDEX_FILE} is damaged ({error}); {HINT}") from None
+    if stated is not None and stated != json_sha256(content):
+        raise ValueError(f"{folder / INDEX_FILE} was changed since it was written; {HINT}")
     if number not in (1, FORMAT):
-        raise ValueError(f"{folder} has format {number!r}; this version reads formats 1 and {FORMAT}")
+        raise ValueError(f"{folder / INDEX_FILE} has format {number!r}; this version reads formats 1 and {FORMAT}")
     return dict(content)
 
 
-def _load_windows(folder: Path, name: str, values: Mapping[str, Any]) -> WindowSet:
+def _load_windows(folder: Path, name: str, values: Mapping[str, Any], *, num_videos: int) -> WindowSet:
     path = folder / f"{name}.safetensors"
     if not name.isidentifier() or not path.is_file():
-        raise ValueError(f"{folder}: the windows of {name!r} are missing; {HINT}")
+        raise ValueError(f"{folder / INDEX_FILE}: the windows of {name!r} are missing; {HINT}")
     tensors, _ = read_tensors(path, hint=HINT)
     if file_sha256(path) != values["sha256"]:
-        raise ValueError(f"{path} belongs to another index; {HINT}")
-    return WindowSet(span=int(values["span"]), provenance=dict(values["provenance"]), **tensors)
+        raise ValueError(f"{path} belongs to another index than {INDEX_FILE}; {HINT}")
+    windows = WindowSet(span=int(values["span"]), provenance=dict(values["provenance"]), **tensors)
+    _check_windows(windows, num_videos, path)
+    return windows
+
+
+def _check_windows(windows: WindowSet, num_videos: int, path: Path) -> None:
+    """Raise ValueError if the tensors do not fit together, or name videos that the index does not have."""
+    vectors, mean, videos, starts = windows.vectors, windows.mean, windows.videos, windows.starts
+    fits = vectors.dim() == 2 and mean.shape == vectors.shape[1:] and videos.shape == starts.shape == vectors.shape[:1]
+    if not fits or windows.span < 1 or {vectors.dtype, mean.dtype} != {torch.float32}:
+        raise ValueError(f"{path}: its tensors are not those of windows; {HINT}")
+    if {videos.dtype, starts.dtype} != {torch.int64} or (
+        len(videos) and not 0 <= videos.min() <= videos.max() < num_videos
+    ):
+        raise ValueError(f"{path}: it has windows of videos that {VIDEOS_FILE} does not have; {HINT}")
+    if (videos.diff() < 0).any() or not torch.isfinite(vectors).all():
+        raise ValueError(f"{path}: its windows are not sorted by video, or not finite; {HINT}")
 
 
 def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
-
-
-# What is added to an image network (weight 1), best first. Chosen on one part of the sources of ucf101-ten, confirmed
-# on the other (docs/results/search-fusion.md). More than one was not shown to help, and large weights of learned
-# encoders, which the first part had preferred, did not hold on the other.
-BESIDE_IMAGE = {"motion": 0.3, "flow": 0.2, "rgb": 0.2, "color": 0.1}
-
-
-def default_weights(names: Collection[str]) -> dict[str, float]:
-    """Return the measured weights of entries in `fused`; empty, which means equal ones, without an image network.
-
-    An entry with weight 0 is left out of `fused`; it can still be asked for by name.
-    """
-    if "image" not in names:
-        return {}
-    best = next((name for name in BESIDE_IMAGE if name in names), None)
-    return {name: 1.0 if name == "image" else BESIDE_IMAGE[name] if name == best else 0.0 for name in names}
 
 
 def modality_weights(index: SearchIndex, modality: str) -> dict[str, float]:
@@ -321,23 +347,3 @@ def modality_weights(index: SearchIndex, modality: str) -> dict[str, float]:
     if modality not in index.windows:
         raise ValueError(f"this index has no {modality!r}; choose from {', '.join([*index.windows, 'fused'])}")
     return {modality: 1.0}
-
-
-def parse_weights(text: str) -> dict[str, float]:
-    """Return the weights of `fused` that a text such as image=1,motion=0.3 gives; entries without one are left out."""
-    weights: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, value = (piece.strip() for piece in part.partition("="))
-        try:
-            weight = float(value)
-        except ValueError:
-            weight = -1.0
-        if not name or name in weights or not 0 <= weight < float("inf"):
-            raise ValueError(
-                f"{part.strip()!r} in {text!r}: write every NAME=WEIGHT once, with weights of 0 or more, "
-                "such as image=1,motion=0.3"
-            )
-        weights[name] = weight
-    if sum(weights.values()) <= 0:
-        raise ValueError(f"{text!r}: at least one weight must be above 0")
-    return weights

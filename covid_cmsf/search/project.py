@@ -3,10 +3,9 @@
 A project is the folder that `covid-cmsf learn VIDEOS --out PROJECT` makes; it has a `project.json`.
 """
 
-import json
 from pathlib import Path
 
-from covid_cmsf.files import read_text
+from covid_cmsf.files import read_json
 
 PROJECT_FILE, INDEX_FILE, STORE_FILE = "project.json", "index.json", "store.json"
 INDEX_FOLDER, CLIPS_FOLDER, FEATURES_FOLDER = "index", "clips", "features"
@@ -43,6 +42,7 @@ def source_folder(path: Path | str) -> Path | None:
     folder = path / INDEX_FOLDER if is_project(path) else path
     if not (folder / INDEX_FILE).is_file():
         return None
-    recorded = json.loads(read_text(folder / INDEX_FILE)).get("clips_path", "")
-    found = folder / recorded
+    described = read_json(folder / INDEX_FILE)
+    recorded = described.get("clips_path") if isinstance(described, dict) else None
+    found = folder / str(recorded)
     return found if recorded and found.is_dir() else None

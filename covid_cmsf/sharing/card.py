@@ -76,6 +76,7 @@ def _encoder_section(shared: SharedEncoder) -> list[str]:
         "encoder": f"`{metadata.encoder}`, {shared.num_parameters:,} parameters",
         "modality": metadata.modality,
         "input": f"{metadata.in_channels} channels, {frames} frames at {height}x{width}, stride {metadata.stride}",
+        "frame rate": None if metadata.fps is None else f"{metadata.fps:g} frames per second",
         "pixels from 0 to 1": f"mean {_numbers(metadata.mean)}, standard deviation {_numbers(metadata.std)}",
         "feature": f"{shared.num_features} values, not normalized",
         "projection head": "none" if metadata.projector is None else _sizes(metadata.projector.sizes),

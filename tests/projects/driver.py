@@ -15,7 +15,7 @@ from pathlib import Path
 from covid_cmsf.cli import main
 from covid_cmsf.projects import sizes
 
-TINY = sizes.Anchor("c21d_tiny", 4, 24, 1, 760, 0.3, 0.1, 4, 60_000)
+TINY = sizes.Anchor("c21d_tiny", 4, 24, 1, 760, 0.3, 0.1, 4, 60_000, 10)
 
 
 def kill_when(signal_name: str, project: Path, pattern: str) -> None:

@@ -70,7 +70,7 @@ def test_few_videos_are_refused_with_what_is_possible_instead(folder: Path) -> N
 
 def test_a_project_is_new_or_its_own_and_never_among_the_videos(folder: Path, tmp_path: Path) -> None:
     check_place(tmp_path / "new", folder)
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
+    with pytest.raises(FileNotFoundError, match="there is no folder .* and no list"):
         check_place(tmp_path / "new", tmp_path / "none")
     for inside in (folder, folder / "project"):
         with pytest.raises(ValueError, match="its own clips would be taken for videos"):
@@ -92,3 +92,25 @@ def test_the_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "project.json").write_text("{")
     with pytest.raises(ValueError, match=r"project.json is damaged"):
         project.read()
+
+
+def test_a_list_has_cuts_and_its_labels_stay_beside_the_videos(folder: Path) -> None:
+    table = folder / "scenes.csv"
+    table.write_text("file,start,end,label\ncats/a.mp4,0,0.12,cat\ndogs/sub/c.mp4,0.2,,\n")
+    try:
+        check_place(folder.parent / "project-of-a-list", table)
+        found = scan_videos(table)
+        assert [(v.video_id, v.label, v.class_name, v.cut_end) for v in found.videos] == [
+            ("cats/a_0-0.12", -1, "", 0.12),
+            ("dogs/sub/c_0.2-end", -1, "", 0.0),
+        ]
+        assert found.labels == {"cats/a_0-0.12": "cat"}
+        assert probe_footage(found.videos[:1], short_edge=24).median_frames == 3
+        assert probe_footage(found.videos[1:], short_edge=24).median_frames == 7
+        with pytest.raises(ValueError, match="leave these out"):
+            scan_videos(table, layout="folder")
+        table.write_text("file,subset\ncats/a.mp4,train\ncats/b.mp4,test\n")
+        with pytest.raises(ValueError, match=r"keeps 1 videos for test, for example 'cats/b'; `learn` trains on all"):
+            scan_videos(table)
+    finally:
+        table.unlink()

@@ -23,8 +23,7 @@ from covid_cmsf.clips.records import (
 )
 from covid_cmsf.clips.store import ClipStore
 from covid_cmsf.cotrain.answers import write_answers
-from covid_cmsf.cotrain.executor import seed_dir
-from covid_cmsf.cotrain.graph import Stage
+from covid_cmsf.cotrain.graph import Stage, repetition_name
 from covid_cmsf.cotrain.plan import PlanConfig
 from covid_cmsf.cotrain.run import build_graphs, write_results
 from covid_cmsf.cotrain.stage import videos_fingerprint, write_stage_key, write_stage_result
@@ -110,7 +109,7 @@ def make_plan(out: Path, clips: Path, *, done: Sequence[str] | None = None, size
     (out / "plan.json").write_text(plan.model_dump_json(indent=1), encoding="utf-8")
     graphs = build_graphs(plan, out, plan_dir=out)
     for (split, seed), stages in zip(plan.repetitions, graphs, strict=True):
-        assert stages[0].folder.parent == seed_dir(out, seed, split)
+        assert stages[0].folder.parent == out / repetition_name(seed, split)
         for stage in stages:
             if done is None or stage.name in done:
                 finish_stage(stage, sizes or {})

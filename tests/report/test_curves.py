@@ -9,7 +9,19 @@ import matplotlib.image
 import pytest
 
 from covid_cmsf.report.comparison import compare, group_numbers, mean_and_std
-from covid_cmsf.report.curves import CHARTS, build_lines, draw_curve_figures, mean_curve, subsample, to_columns
+from covid_cmsf.report.curves import (
+    CHARTS,
+    SMOOTHING,
+    build_lines,
+    charts_of,
+    draw_curve_figures,
+    line_styles,
+    mean_curve,
+    smooth,
+    subsample,
+    to_columns,
+)
+from covid_cmsf.report.line_styles import MODALITY_COLORS, Family, family_styles, lighten
 from covid_cmsf.report.runs import read_run, read_runs
 from tests.report.plan_factories import make_plan
 
@@ -47,10 +59,55 @@ def test_seeds_are_one_family_with_a_mean(seeds: Path, plan: Path) -> None:
     assert {line.seed for line in alone} == {""} and len({line.family for line in alone}) == len(alone) == 6
 
 
+def test_a_smoothed_curve_is_a_centered_mean_that_keeps_its_ends_and_gaps() -> None:
+    draw = random.Random(0)
+    values = [None if i == 30 else draw.random() for i in range(5 * SMOOTHING)]
+    found = smooth(values)
+    for i, value in enumerate(found):
+        reach = min(i, len(values) - 1 - i, 5)
+        near = [one for one in values[i - reach : i + reach + 1] if one is not None]
+        assert value == (None if i == 30 else pytest.approx(statistics.mean(near)))
+    assert found[0] == values[0] and found[-1] == values[-1]
+    short = [3.0, 1.0, 2.0]
+    assert smooth(short) == short and smooth([]) == []
+    assert smooth([float(i) for i in range(200)]) == pytest.approx(list(range(200)))  # a slope is not bent at its ends
+
+
+def test_curves_have_the_colors_of_the_bars(plan: Path, seeds: Path) -> None:
+    lines = build_lines([read_run(plan, "plan")])
+    styles = {line.stage: line_styles(lines)[line.family] for line in lines}
+    for modality in ("rgb", "flow"):
+        assert styles[f"cmsf-{modality}-1"] == (MODALITY_COLORS[modality], "solid")
+        others = [styles[f"infonce-{modality}"], styles[f"msf-{modality}"]]
+        assert others == [(lighten(MODALITY_COLORS[modality]), "solid"), (lighten(MODALITY_COLORS[modality]), "dash")]
+    both = build_lines(read_runs([plan, seeds]))  # several groups: the colors of the comparison
+    colors = {line.group: line_styles(both)[line.family].color for line in both if line.modality == "rgb"}
+    assert len({*colors.values()}) == 2
+
+
+def test_two_families_are_never_drawn_alike_before_the_dashes_are_used_up() -> None:
+    families = [
+        Family(group, modality, "control") for group in (0, 1) for modality in ("rgb", "flow") for _ in range(4)
+    ]
+    assert len({*family_styles(families)}) == len(families)
+    assert family_styles([]) == [] and family_styles([Family(0, "", "pretrain")])[0].color == "#888888"
+
+
+def test_losses_that_cannot_be_compared_have_their_own_charts(plan: Path, tmp_path: Path) -> None:
+    lines = build_lines([read_run(plan, "plan")])
+    losses = [chart for chart in charts_of(lines) if chart.loss is not None]
+    assert [chart.title for chart in losses] == ["Loss of InfoNCE", "Loss of mean shift"]
+    stages = [{line.stage for line in lines if line.loss == chart.loss} for chart in losses]
+    assert stages[0] == {"infonce-rgb", "infonce-flow"} and len(stages[1]) == 4  # MSF and CMSF: the same formula
+    assert charts_of([line for line in lines if line.loss == "InfoNCE"]) == list(CHARTS)
+
+
 @pytest.mark.slow
 def test_figures_are_written_for_what_there_is(seeds: Path, tmp_path: Path) -> None:
-    written = draw_curve_figures(build_lines([read_run(seeds, "se$eds")]), tmp_path)
-    assert set(written) == {chart.name for chart in CHARTS}
+    lines = build_lines([read_run(seeds, "se$eds")])
+    written = draw_curve_figures(lines, tmp_path)
+    drawn = {chart.name for chart in charts_of(lines)} - {"knn"}  # which no run asked for
+    assert set(written) == drawn > {"loss-infonce", "loss-mean-shift"}
     for names in written.values():
         assert matplotlib.image.imread(tmp_path / names[0]).shape[0] > 300
         assert (tmp_path / names[1]).read_text().startswith("<?xml")
@@ -70,6 +127,7 @@ def test_plans_that_differ_in_their_seed_alone_are_a_group(clips: Path, seeds: P
     values = [json.loads((folder / "infonce-rgb" / "stage.json").read_text())["r1"] for folder in folders]
     cell = rows["infonce-rgb"]["0"]["r1"]
     assert cell == {"mean": statistics.mean(values), "sd": statistics.stdev(values), "values": values}
+    assert found["stages"][0]["stage"] == "chance" and rows["chance"]["0"]["r1"]["mean"] == 25
     assert set(rows["cmsf-rgb-2"]) == {"1"} and rows["cmsf-rgb-2"]["1"]["r1"]["mean"] is None
 
 

@@ -12,6 +12,7 @@ import torch
 from covid_cmsf.evaluation.features.file import load_features, save_features
 from covid_cmsf.pages.server import serve_folder, server_url
 from covid_cmsf.report.build import Report, ReportOptions
+from covid_cmsf.report.curves import smooth
 from tests.page_fixtures import WatchedPage
 from tests.report.plan_factories import ODD, make_plan
 
@@ -51,7 +52,16 @@ def test_every_section_is_drawn_without_a_word_of_complaint(written: Path, open_
     for section in SECTIONS:
         assert len(opened.page.locator(f"#{section} .body > *").all()) > 0, section
     charts = opened.value("[...document.querySelectorAll('.chart')].map((one) => one.dataset.chart)")
-    assert {"results-0", "curve-loss", "curve-purity", "map-before", "map-after", "confusion", "classes"} <= set(charts)
+    assert {
+        "results-0",
+        "curve-loss-infonce",
+        "curve-loss-mean-shift",
+        "curve-purity",
+        "map-before",
+        "map-after",
+        "confusion",
+        "classes",
+    } <= set(charts)
     pictures = opened.value("[...document.images].filter((one) => one.complete && !one.naturalWidth).length")
     assert pictures == 0 and opened.value("document.images.length") > 20
     ground = opened.value("getComputedStyle(document.body).backgroundColor")
@@ -69,6 +79,28 @@ def test_gains_are_shown_with_their_intervals_and_verdict(written: Path, plan: P
     gain = rows[0]["r1"]
     assert cells[0][2].replace("−", "-") == f"{gain['difference']:+.1f} [{gain['low']:+.1f}, {gain['high']:+.1f}]"
     assert "95% intervals resample sources" in opened.page.locator("#overview .gains").inner_text()
+
+
+def test_the_headline_words_and_chance_explain_themselves(written: Path, open_page: Any) -> None:
+    opened = open_page(written, viewport={"width": 400, "height": 800})
+    page = opened.page
+    page.wait_for_selector("#overview .results")
+    headline = page.locator("#overview .headline").inner_text()
+    assert "(95% interval " in headline and "control, msf-rgb" in headline and "chance 25.0" in headline
+    tip = page.locator("#term-tip")
+    assert tip.is_hidden()
+    page.locator("#overview .gains .term", has_text="Over").first.hover()
+    assert "compared with" in tip.inner_text()
+    page.keyboard.press("Escape")
+    assert tip.is_hidden()
+    page.locator("#curves .term", has_text="Guide agreement").focus()
+    assert "guide already find" in tip.inner_text()
+    box = tip.bounding_box()
+    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 400
+    described = "document.querySelectorAll('.term:not([aria-description])').length"
+    assert opened.value("document.querySelectorAll('#overview .term').length") > 8 and opened.value(described) == 0
+    assert page.locator("#overview .results tr[data-stage=chance]").count() == 1
+    assert "a random ranking 25.0" in page.locator("#errors").inner_text()
 
 
 def test_names_are_shown_as_they_are_and_nothing_in_them_runs(written: Path, open_page: Any) -> None:
@@ -179,13 +211,24 @@ def test_clips_can_be_stopped_and_stand_still_where_the_system_says_so(written: 
 def test_chips_switch_curves_off_and_hover_shows_the_clip(written: Path, open_page: Any) -> None:
     opened = open_page(written)
     see_all(opened)
-    traces = "document.querySelector('[data-chart=curve-loss]').data.length"
+    traces = "document.querySelector('[data-chart=curve-loss-infonce]').data.length"
     before = opened.value(traces)
     opened.page.locator("#curves .chip", has_text="infonce-rgb").click()
     opened.page.wait_for_function(f"() => {traces} === {before - 1}")
+    values = [None if i == 7 else (37 * i) % 11 for i in range(65)]
+    found = opened.value(f"Page.smooth({json.dumps(values)})")
+    assert found == [pytest.approx(value) for value in smooth(values)]
     opened.page.locator("#map").scroll_into_view_if_needed()
     opened.page.locator("[data-chart=map-after] .point").first.hover(force=True)
     opened.page.wait_for_selector("#hover-card:not([hidden]) img")
+
+
+def test_a_curve_that_no_run_has_says_what_would_log_it(written: Path, open_page: Any) -> None:
+    opened = open_page(written)
+    opened.page.wait_for_selector("#curves h3")
+    missing = opened.page.locator("#curves .missing")
+    assert missing.count() == 1 and "No run was asked for this" in missing.inner_text()
+    assert missing.locator("code").inner_text() == "runtime.knn_every_epochs=5"
 
 
 def test_the_theme_can_be_switched_and_is_remembered(written: Path, open_page: Any) -> None:
@@ -213,6 +256,8 @@ def test_several_plans_are_compared_and_can_be_chosen(plan: Path, clips: Path, t
     opened.page.locator("nav select").select_option("1")
     see_all(opened)
     assert "to do" in opened.page.locator("#overview .results").inner_text()
+    to_go_on = opened.page.locator("#overview .missing code").first.inner_text()
+    assert to_go_on == f"covid-cmsf cotrain {other}/plan.json --out {other}"
 
 
 def test_a_run_without_results_says_what_is_missing(plan: Path, tmp_path: Path, open_page: Any) -> None:
@@ -253,7 +298,7 @@ def test_videos_without_labels_have_neighbors_and_a_map_and_nothing_is_right_or_
 
 def test_the_words_of_the_table_are_explained_and_chance_is_told(written: Path, open_page: Any) -> None:
     page = open_page(written).page
-    assert "R@1 of a random ranking" in page.locator("#overview").inner_text()
+    assert "A random ranking has: R@1 25.0" in page.locator("#overview").inner_text()
     page.locator("#overview details.meanings summary").click()
     legend = page.locator("#overview details.meanings").inner_text()
     assert all(word in legend for word in ("CMSF n/k", "Init", "Rank", "msf")) and "oracle" not in legend
@@ -285,7 +330,7 @@ def test_a_followed_report_is_refreshed_and_keeps_filters_and_place(plan: Path, 
         assert now == pytest.approx(place, abs=40)
         opened.page.evaluate("document.getElementById('curves').scrollIntoView()")
         opened.page.wait_for_function(
-            "() => [...document.querySelector('[data-chart=curve-loss]').data].some((line) => line.x.includes(999))"
+            "() => document.querySelector('[data-chart=curve-loss-mean-shift]').data.some((one) => one.x.includes(999))"
         )
     finally:
         server.shutdown()

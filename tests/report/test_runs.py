@@ -73,6 +73,16 @@ def test_a_single_run_is_a_plan_of_one_stage(plan: Path, tmp_path: Path) -> None
     assert row["state"] == "done" and (row["r1"], row["linear"]) == (result["r1"], result["linear"])
 
 
+def test_a_project_of_learn_is_its_plan(plan: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "project.json").write_text("{}")
+    with pytest.raises(ValueError, match="neither the folder of a plan"):  # nothing has been trained yet
+        read_run(tmp_path / "mine", "mine")
+    shutil.copytree(plan, tmp_path / "mine" / "runs")
+    found = read_run(tmp_path / "mine", "mine")
+    assert found.name == "mine" and found.folder == tmp_path / "mine" / "runs" and len(found.stages) == 6
+
+
 def test_other_folders_are_refused(plan: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no folder"):
         read_run(tmp_path / "nothing", "nothing")

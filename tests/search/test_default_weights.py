@@ -2,7 +2,8 @@
 
 import pytest
 
-from covid_cmsf.search.index import build_index, default_weights, modality_weights
+from covid_cmsf.search.index import build_index, modality_weights
+from covid_cmsf.search.weights import default_weights
 from tests.search.factories import windowed_features
 
 

@@ -54,6 +54,19 @@ def test_one_changed_byte_is_an_error_that_names_the_file(tmp_path: Path, name: 
         load_index(tmp_path)
 
 
+def test_every_changed_value_of_the_description_is_an_error_that_names_it(tmp_path: Path) -> None:
+    save_index(tmp_path, two_modalities())
+    whole = (tmp_path / "index.json").read_text()
+    places = [place for place, sign in enumerate(whole) if sign.isdigit()]
+    assert len(places) > 100
+    for place in places[::7]:
+        (tmp_path / "index.json").write_text(whole[:place] + str((int(whole[place]) + 1) % 10) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"index\.json"):
+            load_index(tmp_path)
+    (tmp_path / "index.json").write_text(whole)
+    assert load_index(tmp_path).videos
+
+
 def test_a_file_of_another_index_is_refused(tmp_path: Path) -> None:
     save_index(tmp_path / "a", two_modalities())
     save_index(tmp_path / "b", build_index({"rgb": windowed_features(seed=5)}))

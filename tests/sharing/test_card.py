@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 import covid_cmsf as cc
+from covid_cmsf.models import save_encoder
 from covid_cmsf.sharing.run_files import without_folders
 from tests.cotrain.conftest import CMSF, DEFAULTS, PRETRAIN
-from tests.evaluation.factories import small_checkpoint
+from tests.evaluation.factories import small_checkpoint, small_encoder
 from tests.training.conftest import clips  # noqa: F401 (a fixture)
 
 
@@ -163,6 +164,14 @@ def test_a_weights_file_alone_has_an_unknown_run(tmp_path: Path) -> None:
     for title in ("Data", "Training", "Measures"):
         assert section(card, title).strip().startswith("Unknown: these weights came as a file")
     assert "random weights of seed 0" in section(card, "Training")
+
+
+def test_the_rate_that_clips_were_resampled_to_is_said(tmp_path: Path) -> None:
+    encoder, eval_model = small_encoder()
+    for fps, expected in ((None, False), (8.0, True)):
+        save_encoder(tmp_path / "x.safetensors", encoder, eval_model.metadata.model_copy(update={"fps": fps}))
+        card = write_card(tmp_path / "x.safetensors")
+        assert ("frame rate | 8 frames per second |" in section(card, "Use")) is expected
 
 
 def test_the_license_is_what_was_given_or_none(tmp_path: Path) -> None:

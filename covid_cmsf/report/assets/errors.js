@@ -6,10 +6,11 @@ Page.section("errors", (body) => {
   const own = state.errors;
 
   filters.withGallery(body, [], (plan, gallery) => {
-    if (!gallery.labeled) return body.replaceChildren(Page.missing("Errors need labels, and these videos have none."));
+    if (!gallery.labeled) return body.replaceChildren(Page.missing("Errors need labels, and these videos have none. With a table of their classes, as columns video_id and label: ", "covid-cmsf learn VIDEOS --out PROJECT --labels labels.csv"));
     filters.stagesOf(gallery);
     const pair = filters.pair(plan, gallery);
     const [before, after] = pair.map((number) => gallery.stages[number]);
+    const chance = plan.rows.find((row) => (row.chance ?? null) !== null)?.chance ?? null;
     const present = [...new Set(gallery.labels.slice(0, gallery.num_queries))].sort((a, b) => a - b);
     const names = present.map((label) => format.literal(gallery.classes[label] || label));
     const share = (stage) => {
@@ -54,7 +55,7 @@ Page.section("errors", (body) => {
     const classes = charts.container("classes", 50 + 22 * present.length, "R@1 per class before and after");
     body.replaceChildren(
       el("div", { class: "controls" }, filters.modalityChoice(gallery, () => Page.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, gallery, () => Page.redraw("neighbors", "map", "errors"))),
-      el("p", { class: "quiet" }, `${filters.seedNote(plan)}${before.name} has R@1 ${format.number(metrics.recall(gallery, before))}, ${after.name} ${format.number(metrics.recall(gallery, after))}.`),
+      el("p", { class: "quiet" }, `${filters.seedNote(plan)}${before.name} has R@1 ${format.number(metrics.recall(gallery, before))}, ${after.name} ${format.number(metrics.recall(gallery, after))}${chance === null ? "" : `, a random ranking ${format.number(chance)}`}.`),
       el("div", { class: "grid" },
         el("article", { class: "card" }, el("header", {}, el("h3", {}, "Confusion of the nearest neighbor"), Page.choice("", [["after", after.name], ["before", before.name], ["change", "change"]], own.matrix, (value) => { own.matrix = value; Page.redraw("errors"); })), square),
         el("article", { class: "card" }, el("h3", {}, "R@1 per class, before and after"), el("p", { class: "quiet" }, `○ ${before.name}, ● ${after.name}; the classes that gained most are at the top.`), el("div", { class: "tall", tabindex: "0" }, classes))),

@@ -11,14 +11,14 @@ Page.gainsTable = (() => {
 
   function draw(plan) {
     const { rows, notes, unanswered } = plan.gains;
-    const missing = unanswered.length ? el("p", { class: "quiet" }, `No gains of ${unanswered.join(", ")}: measured by an older version. Run covid-cmsf cotrain again; it trains nothing that is done.`) : "";
+    const missing = unanswered.length ? el("p", { class: "quiet" }, `No gains of ${unanswered.join(", ")}: measured by an older version. This measures again, and trains nothing that is done: `, el("code", {}, plan.resume)) : "";
     if (!rows.length) return missing;
     const several = new Set(rows.map((row) => `${row.num_seeds} ${row.num_splits}`)).size > 1;
     const heads = ["Stage", "Over", "R@1", "Linear", ...(several ? ["Seeds"] : []), "Verdict"];
-    const body = rows.map((row) => el("tr", {}, el("td", {}, row.stage), el("td", {}, row.is_start ? `${row.over} (start)` : row.over),
+    const body = rows.map((row) => el("tr", {}, el("td", {}, Page.term(row.stage)), el("td", {}, Page.term(row.over), row.is_start ? " (start)" : ""),
       cell(row.r1), cell(row.linear), several ? el("td", {}, String(row.num_seeds)) : "", el("td", {}, row.verdict)));
     return el("div", { class: "gains" }, el("h3", {}, "Gains in points"), el("div", { class: "scroll" }, el("table", {},
-      el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))), el("tbody", {}, body))),
+      el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, Page.term(head))))), el("tbody", {}, body))),
     notes.map((note) => el("p", { class: "quiet" }, note)), missing);
   }
 

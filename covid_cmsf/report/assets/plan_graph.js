@@ -18,7 +18,11 @@ Page.planGraph = (() => {
     return `M${a.x},${a.y} C${a.x + 24},${a.y} ${left - 14},${level} ${left},${level} H${right} C${right + 14},${level} ${b.x - 24},${b.y} ${b.x},${b.y}`;
   }
 
-  function box(node, row) {
+  // Without labels there is no R@1: then the other window.
+  const shownResult = (rows) => (!rows.some((row) => (row.r1 ?? null) !== null) && rows.some((row) => (row.window_r1 ?? null) !== null) ? "window_r1" : "r1");
+
+  function box(node, rows) {
+    const row = rows[node.stage];
     const { x, y } = position(node);
     const group = svg("g", { class: `stage ${row?.state || ""} ${row?.kind || ""}`, transform: `translate(${x},${y})`, tabindex: "0", "data-stage": node.stage });
     const title = svg("title");
@@ -28,19 +32,21 @@ Page.planGraph = (() => {
       made.textContent = content;
       return made;
     };
-    const result = row?.r1 === null || row?.r1 === undefined ? (row?.state === "begun" ? `${Math.round(100 * row.done_fraction)}%` : "to do") : format.number(row.r1);
+    const value = row?.[shownResult(Object.values(rows))] ?? null;
+    const result = value !== null ? format.number(value) : row?.state === "begun" ? `${Math.round(100 * row.done_fraction)}%` : row?.state === "done" ? "done" : "to do";
     group.append(title, svg("rect", { width: BOX.width, height: BOX.height, rx: 7 }),
       text(10, 20, "name", format.short(node.stage, 16)), text(BOX.width - 10, 20, "result", result), text(10, 38, "model", format.short(row?.model || "", 26)));
     return group;
   }
 
-  function legend() {
+  function legend(plan) {
+    const name = shownResult(plan.rows) === "r1" ? "R@1" : "Other window";
     const line = (kind, text) => el("span", {}, (() => {
       const made = svg("svg", { width: 34, height: 10, class: "edge-key" });
       made.append(svg("path", { d: "M1,5 H33", class: `edge ${kind}` }));
       return made;
     })(), text);
-    return el("p", { class: "legend quiet" }, line("init", "init"), line("guide", "guide"), "The number is R@1; blue stages are rounds.");
+    return el("p", { class: "legend quiet" }, line("init", "init"), line("guide", "guide"), el("span", {}, el("span", { class: "text" }, "The number is ", Page.term(name), "; blue stages are rounds.")));
   }
 
   function draw(plan) {
@@ -69,9 +75,9 @@ Page.planGraph = (() => {
     for (const edge of edges) {
       picture.append(svg("path", { d: route(positions[edge.start], positions[edge.end]), class: `edge ${edge.kind}`, "marker-end": `url(#${edge.kind})`, "data-start": edge.start, "data-end": edge.end }));
     }
-    for (const node of nodes) picture.append(box(node, rows[node.stage]));
+    for (const node of nodes) picture.append(box(node, rows));
     light(picture);
-    return el("div", {}, el("div", { class: "scroll graph" }, picture), legend());
+    return el("div", {}, el("div", { class: "scroll graph" }, picture), legend(plan));
   }
 
   // Hovering or focusing a stage highlights its dependencies and dependents.

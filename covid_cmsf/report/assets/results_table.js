@@ -24,16 +24,19 @@ Page.resultsTable = (() => {
     return bar(value, ends[0], ends[1], row[`published_${name}`], format.percent(value, spread));
   }
 
+  // Whether a stage was measured with labels, or none is measured yet.
+  const labeled = (rows) => rows.some((row) => (row.r1 ?? null) !== null) || !rows.some((row) => (row.window_r1 ?? null) !== null);
+
   const COLUMNS = [
     ["Index", (row) => row.index],
-    ["Model", (row) => el("span", {}, row.model, row.stage === row.model ? "" : el("small", { class: "quiet stage-name" }, row.stage))],
+    ["Model", (row) => el("span", {}, Page.term(row.model), row.stage === row.model ? "" : el("small", { class: "quiet stage-name" }, Page.term(row.stage)))],
     ["Modality", (row) => row.modality ?? "–"],
     ["Init", (row) => row.init ?? "–"],
     ["Constraint", (row) => row.constraint ?? "–"],
     ["Epochs", (row) => row.epochs ?? "–"],
-    ["R@1", (row) => cell(row, "r1")],
+    ["R@1", (row) => cell(row, "r1"), labeled],
     ["paper", (row) => format.number(row.published_r1), (rows) => rows.some((row) => row.published_r1 !== null && row.published_r1 !== undefined)],
-    ["Linear", (row) => cell(row, "linear")],
+    ["Linear", (row) => cell(row, "linear"), labeled],
     ["paper", (row) => format.number(row.published_linear), (rows) => rows.some((row) => row.published_linear !== null && row.published_linear !== undefined)],
     ["Other window", (row) => format.percent(row.window_r1, row.window_r1_sd), (rows) => rows.some((row) => (row.window_r1 ?? null) !== null)],
     ["Own source", (row) => format.percent(row.source_r1, row.source_r1_sd), (rows) => rows.some((row) => (row.source_r1 ?? null) !== null)],
@@ -44,36 +47,45 @@ Page.resultsTable = (() => {
     ["Time", (row) => format.duration(row.seconds)],
   ];
 
+  // What a random ranking has, as the first row, if the plan has no such baseline.
+  function withChance(rows) {
+    const known = (name) => rows.find((row) => (row[name] ?? null) !== null)?.[name] ?? null;
+    const values = { r1: known("chance"), window_r1: known("window_chance"), source_r1: known("source_chance") };
+    if (rows.some((row) => row.stage === "chance")) return rows.map((row) => (row.stage === "chance" ? { ...row, ...values, r1: row.r1 ?? values.r1 } : row));
+    const measured = Object.values(values).some((value) => value !== null);
+    return measured ? [{ index: "–", stage: "chance", model: "chance", kind: "baseline", state: "done", ...values }, ...rows] : rows;
+  }
+
   function draw(plan) {
     const visible = COLUMNS.filter(([, , wanted]) => !wanted || wanted(plan.rows));
-    const kind = (head) => head.toLowerCase().replace("@", "");
-    const body = plan.rows.map((row) => el("tr", { class: row.kind || "", "data-stage": row.stage },
+    const kind = (head) => head.toLowerCase().replace("@", "").replace(" ", "-");
+    const body = withChance(plan.rows).map((row) => el("tr", { class: row.kind || "", "data-stage": row.stage },
       visible.map(([head, make]) => el("td", { "data-head": head, class: kind(head) }, make(row)))));
     return el("div", { class: "scroll" }, el("table", { class: "results" },
-      el("thead", {}, el("tr", {}, visible.map(([head]) => el("th", { scope: "col", class: kind(head) }, head)))), el("tbody", {}, body)));
+      el("thead", {}, el("tr", {}, visible.map(([head]) => el("th", { scope: "col", class: kind(head) }, Page.term(head))))), el("tbody", {}, body)));
   }
 
   // What the words of the table mean; only those that occur in it.
-  const MEANINGS = [
-    ["CMSF n/k", "constrained mean shift: each video is pulled toward the mean of its k nearest among the n candidates of the guide.", (rows) => rows.some((row) => /^CMSF \d+\/\d+/.test(row.model))],
-    ["Init", "the stage that the network started from.", () => true],
-    ["Constraint", "the stage whose network is the guide, or “labels”.", (rows) => rows.some((row) => row.constraint)],
-    ["R@1", "percentage of test videos whose nearest training video has their class.", (rows) => rows.some((row) => (row.r1 ?? null) !== null)],
-    ["Linear", "accuracy of a linear classifier on the frozen features.", (rows) => rows.some((row) => (row.linear ?? null) !== null)],
-    ["Other window", "percentage of videos whose first window finds their own last window among those of all videos.", (rows) => rows.some((row) => (row.window_r1 ?? null) !== null)],
-    ["Own source", "percentage of videos whose nearest other video is of the same source (footage); asked are those that have one.", (rows) => rows.some((row) => (row.source_r1 ?? null) !== null)],
-    ["Agreement", "share of a video's ten nearest that the guide finds, too.", (rows) => rows.some((row) => (row.agreement ?? null) !== null)],
-    ["Rank", "effective rank: how many directions the features use. A fall means collapse.", (rows) => rows.some((row) => (row.effective_rank ?? null) !== null)],
-    ["continued", "control: more InfoNCE, as long as a round.", (rows) => rows.some((row) => row.stage?.startsWith("continued-"))],
-    ["msf", "control: mean shift without a constraint, as long as a round.", (rows) => rows.some((row) => row.stage?.startsWith("msf-"))],
-    ["oracle", "control: true labels as the constraint, an upper bound for any guide.", (rows) => rows.some((row) => row.stage?.startsWith("oracle-"))],
-    ["coclr", "control: CoCLR's contrastive loss, guided by the other pretrained network.", (rows) => rows.some((row) => row.stage?.startsWith("coclr-"))],
+  const OCCURS = [
+    ["CMSF n/k", (rows) => rows.some((row) => /^CMSF \d+\/\d+/.test(row.model))],
+    ["Init", () => true],
+    ["Constraint", (rows) => rows.some((row) => row.constraint)],
+    ["R@1", (rows) => rows.some((row) => (row.r1 ?? null) !== null)],
+    ["Linear", (rows) => rows.some((row) => (row.linear ?? null) !== null)],
+    ["Other window", (rows) => rows.some((row) => (row.window_r1 ?? null) !== null)],
+    ["Own source", (rows) => rows.some((row) => (row.source_r1 ?? null) !== null)],
+    ["Agreement", (rows) => rows.some((row) => (row.agreement ?? null) !== null)],
+    ["Rank", (rows) => rows.some((row) => (row.effective_rank ?? null) !== null)],
+    ["continued", (rows) => rows.some((row) => row.stage?.startsWith("continued-"))],
+    ["msf", (rows) => rows.some((row) => row.stage?.startsWith("msf-"))],
+    ["oracle", (rows) => rows.some((row) => row.stage?.startsWith("oracle-"))],
+    ["coclr", (rows) => rows.some((row) => row.stage?.startsWith("coclr-"))],
   ];
 
   function legend(plan) {
-    const found = MEANINGS.filter(([, , occurs]) => occurs(plan.rows));
+    const found = OCCURS.filter(([, occurs]) => occurs(plan.rows));
     return el("details", { class: "meanings quiet" }, el("summary", {}, "What the columns and names mean"),
-      el("dl", {}, found.flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])));
+      el("dl", {}, found.flatMap(([name]) => [el("dt", {}, name), el("dd", {}, Page.meaning(name))])));
   }
 
   return { draw, legend };

@@ -9,10 +9,16 @@ from covid_cmsf.search.encoders.base import IndexEncoder
 from covid_cmsf.search.encoders.histogram import HistogramEncoder
 from covid_cmsf.search.encoders.image import ImageEncoder
 from covid_cmsf.search.encoders.trained import TrainedEncoder
-from covid_cmsf.search.encoders.video import VideoEncoder
+from covid_cmsf.search.encoders.video import TransformerEncoder, VideoEncoder
 
 # In the order in which they are asked whether some weights are theirs; the last takes any path.
-KINDS: tuple[type[IndexEncoder], ...] = (ImageEncoder, VideoEncoder, HistogramEncoder, TrainedEncoder)
+KINDS: tuple[type[IndexEncoder], ...] = (
+    ImageEncoder,
+    VideoEncoder,
+    TransformerEncoder,
+    HistogramEncoder,
+    TrainedEncoder,
+)
 
 
 def open_encoder(weights: str, *, num_windows: int | None = None) -> IndexEncoder:

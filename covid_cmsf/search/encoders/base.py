@@ -86,7 +86,7 @@ class IndexEncoder(ABC):
         if info is None:
             return self
         return replace(
-            self, frames=info if info.flow is not None else info.model_copy(update={"flow": self.frames.flow})
+            self, frames=info if info.quantized is not None else info.model_copy(update={"flow": self.frames.flow})
         )
 
     def embed(

@@ -1,19 +1,21 @@
 """Copies among the videos of an index, found once and kept beside it."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, get_args
 
 from covid_cmsf.clips.base import Clips
-from covid_cmsf.files import file_sha256, read_text, write_text_atomic
+from covid_cmsf.files import file_sha256, read_json, write_text_atomic
 from covid_cmsf.logs import progress_bar
-from covid_cmsf.search.duplicates import Duplicate, find_duplicates, keep_thumbnails, propose_all
+from covid_cmsf.search.duplicates import Duplicate, Kind, find_duplicates, keep_thumbnails, propose_all
 from covid_cmsf.search.index import SearchIndex
 from covid_cmsf.search.project import INDEX_FILE
 from covid_cmsf.search.thumbnails import read_thumbnails
 
 COPIES_FILE = "duplicates.json"
+HINT = "remove it, and the copies are looked for again"
 Progress = Callable[[int, int], None]  # pairs that were compared, pairs in all
 
 
@@ -57,10 +59,27 @@ def read_copies(folder: Path) -> list[Duplicate] | None:
     """Return what was found before; None if there is nothing, or it is of an earlier state of the index."""
     if not (folder / COPIES_FILE).is_file():
         return None
-    content = json.loads(read_text(folder / COPIES_FILE))
-    if content.get("index_sha256") != file_sha256(folder / INDEX_FILE):
-        return None
-    return [
-        Duplicate(**{**pair, "first_part": tuple(pair["first_part"]), "second_part": tuple(pair["second_part"])})
-        for pair in content["pairs"]
-    ]
+    content = read_json(folder / COPIES_FILE, hint=HINT)
+    try:
+        if content.get("index_sha256") != file_sha256(folder / INDEX_FILE):
+            return None
+        return [read_pair(pair) for pair in content["pairs"]]
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{folder / COPIES_FILE} is damaged ({type(error).__name__}: {error}); {HINT}") from None
+
+
+def read_pair(values: Mapping[str, Any]) -> Duplicate:
+    """Return what `asdict` made of a pair."""
+    parts = {name: _read_part(values[name]) for name in ("first_part", "second_part")}
+    numbers = {name: float(values[name]) for name in ("similarity", "share", "speed")}
+    pair = Duplicate(**{**values, **parts, **numbers})
+    if pair.kind not in get_args(Kind) or not all(
+        isinstance(one, int) and one >= 0 for one in (pair.first, pair.second)
+    ):
+        raise ValueError(f"no pair of videos: {pair.first!r}, {pair.second!r}, {pair.kind!r}")
+    return pair
+
+
+def _read_part(values: Any) -> tuple[float, float]:
+    start, end = map(float, values)
+    return start, end

@@ -20,7 +20,15 @@ from covid_cmsf.search.index import load_encoders, load_index
 from covid_cmsf.search.page.copies import find_copies, read_copies
 from covid_cmsf.search.page.data import cluster_values, duplicate_values, map_values, probe_values, video_values
 from covid_cmsf.search.page.neighbors import TOP, choices, find_neighbors, leading_modality
-from covid_cmsf.search.page.saved import DECISIONS, MAX_NAME, read_decisions, read_labels, write_decisions, write_labels
+from covid_cmsf.search.page.saved import (
+    DECISIONS,
+    MAX_NAME,
+    is_text,
+    read_decisions,
+    read_labels,
+    write_decisions,
+    write_labels,
+)
 from covid_cmsf.search.page.write import KINDS, page_values
 from covid_cmsf.search.project import clips_folder, index_folder
 from covid_cmsf.search.query import rows_between
@@ -180,7 +188,7 @@ class Explorer:
     def save_labels(self, changes: dict[str, str]) -> str:
         """Add labels, remove those that are empty, and write labels.csv; return its path."""
         for video_id, label in changes.items():
-            if video_id not in self.number or not isinstance(label, str) or len(label) > MAX_NAME:
+            if video_id not in self.number or not isinstance(label, str) or len(label) > MAX_NAME or not is_text(label):
                 raise ValueError(f"a label of {video_id!r} is not possible")
         kept = {**self.labels, **changes}
         self.labels = {video_id: label for video_id, label in kept.items() if label}

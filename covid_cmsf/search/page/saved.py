@@ -5,12 +5,18 @@ import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from covid_cmsf.files import escape_cell, read_text, unescape_cell, write_text_atomic
+from covid_cmsf.clips.names import CONTROL
+from covid_cmsf.files import escape_cell, read_csv, unescape_cell, write_text_atomic
 
 LABELS_FILE, DECISIONS_FILE = "labels.csv", "copies.csv"
 DECISIONS = ("copy", "different")
 MAX_NAME = 200  # characters of a label
 Pair = tuple[str, str]
+
+
+def is_text(label: str) -> bool:
+    """Whether a table can hold a label: no control characters, and no halves of a character, as JSON may have."""
+    return CONTROL.search(label) is None and label.encode("utf-8", "replace").decode() == label
 
 
 def read_labels(folder: Path) -> dict[str, str]:
@@ -38,10 +44,10 @@ def write_decisions(folder: Path, decisions: Mapping[Pair, str]) -> Path:
 def _read(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
     if not path.is_file():
         return []
-    reader = csv.DictReader(io.StringIO(read_text(path)))
-    if not set(columns) <= set(reader.fieldnames or ()):
-        raise ValueError(f"{path} needs the columns {', '.join(columns)}; it has {', '.join(reader.fieldnames or ())}")
-    return [{name: unescape_cell(row[name] or "") for name in columns} for row in reader]
+    names, rows = read_csv(path)
+    if not set(columns) <= set(names):
+        raise ValueError(f"{path} needs the columns {', '.join(columns)}; it has {', '.join(names)}")
+    return [{name: unescape_cell(row[name] or "") for name in columns} for row in rows]
 
 
 def _write(path: Path, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Path:

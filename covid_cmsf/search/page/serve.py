@@ -83,6 +83,8 @@ class PageHandler(LocalHandler):
         else:
             try:
                 self._answer_post(path, length)
+            except RecursionError:
+                self._fail(HTTPStatus.BAD_REQUEST, "nested too deeply")
             except (ValueError, KeyError, TypeError, OSError) as error:
                 self._fail(HTTPStatus.BAD_REQUEST, str(error))
 
