@@ -1,6 +1,7 @@
 """Features, probes, fine-tuning, flow and search on the pretended GPU equal those of the CPU."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,9 +9,13 @@ import torch
 
 from covid_cmsf.evaluation.features.extract import extract_features
 from covid_cmsf.evaluation.features.file import Features
+from covid_cmsf.evaluation.features.inference import window_outputs
 from covid_cmsf.evaluation.features.model import create_random_model
+from covid_cmsf.evaluation.features.protocol import build_eval_protocol
+from covid_cmsf.evaluation.features.video_dataset import VideoDataset
 from covid_cmsf.evaluation.finetune.config import finetune_config
 from covid_cmsf.evaluation.finetune.run import run_finetune
+from covid_cmsf.evaluation.finetune.train import ClipTrainer
 from covid_cmsf.evaluation.knn import evaluate_knn
 from covid_cmsf.evaluation.probes.linear import evaluate_linear
 from covid_cmsf.evaluation.transfer.logistic import Hyperparameters, LabeledFeatures, fit_classifier
@@ -20,7 +25,7 @@ from covid_cmsf.search.query import search
 from preprocess.flow import FlowParameters, make_flow
 from tests.evaluation.factories import SyntheticClips, small_checkpoint, small_encoder
 from tests.factories import moving_square, write_video
-from tests.pretended_gpu import pretended_gpu
+from tests.pretended_gpu import GPU, LOG, pretended_gpu
 from tests.search.factories import quick_encoder
 
 pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
@@ -61,7 +66,7 @@ def test_logistic_regression_is_that_of_the_cpu() -> None:
     assert torch.equal(predictions, on_cpu.predict(data.features))
 
 
-@pytest.mark.parametrize("mode", ["linear", "finetune"])
+@pytest.mark.parametrize("mode", ["linear", "finetune", "attentive", "compress"])
 def test_fine_tuning_runs(mode: str, tmp_path: Path) -> None:
     chosen = finetune_config(mode, epochs=2, batch_size=6)
     with pretended_gpu() as gpu:
@@ -69,6 +74,42 @@ def test_fine_tuning_runs(mode: str, tmp_path: Path) -> None:
             small_encoder()[1], SyntheticClips(), tmp_path / mode, chosen, device=torch.device("cuda")
         )
     assert gpu.launches > 500 and 0 <= result.scores.top1 <= 100
+
+
+@pytest.mark.parametrize("mode", ["compress", "finetune"])
+def test_a_step_of_fine_tuning_hardly_waits(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, steps = small_encoder()[1], list[list[str]]()
+    for module in model.network.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.momentum = 0.1  # the factory's cumulative average would ask the GPU for its count
+    real = ClipTrainer._train_step_
+
+    def step(trainer: ClipTrainer, batch: Any) -> Any:
+        LOG.reset()
+        result = real(trainer, batch)
+        steps.append(LOG.lines)
+        return result
+
+    monkeypatch.setattr(ClipTrainer, "_train_step_", step)
+    chosen = finetune_config(mode, epochs=2, batch_size=6)
+    with pretended_gpu():
+        run_finetune(model, SyntheticClips(), tmp_path / mode, chosen, device=torch.device("cuda"))
+    assert len(steps) >= 4
+    for lines in steps:
+        assert sum(int(line.split(" x ")[0]) for line in lines) <= 2, lines
+        assert not any("blocking copy" in line for line in lines), lines
+
+
+def test_an_extraction_waits_once_per_batch() -> None:
+    model, clips = small_encoder()[1], SyntheticClips()
+    protocol = build_eval_protocol(model.metadata, num_windows=3)
+    data = VideoDataset(clips, clips.records, ["test"] * len(clips.records), protocol)
+    with pretended_gpu() as gpu:
+        model.network.to("cuda")
+        gpu.reset()
+        found = window_outputs(model.network, data, [data[i] for i in range(8)], batch_size=4, device=GPU)
+        assert len(found.windows) == 24 and not found.windows.is_cuda
+        assert gpu.synchronizations.total() == 6, gpu.lines
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5])

@@ -8,6 +8,7 @@ import torch
 
 from covid_cmsf.methods.diagnostics import embedding_std
 from covid_cmsf.methods.neighbors import nearest
+from covid_cmsf.models import create_model
 from tests.pretended_gpu import DeviceMismatch, pretended_gpu
 
 
@@ -24,6 +25,23 @@ def test_values_and_gradients_are_those_of_the_cpu() -> None:
         assert moved.weight.is_cuda and moved.weight.grad is not None and moved.weight.grad.is_cuda
         assert torch.equal(moved.weight.grad.cpu(), expected)
         assert gpu.launches > 5
+
+
+def test_gradients_of_an_encoder_are_those_of_the_cpu_also_for_clips_shorter_than_a_kernel() -> None:
+    torch.manual_seed(0)
+    encoder, clip = create_model("s3d_tiny"), torch.randn(4, 3, 6, 24, 24)
+
+    def gradients(device: str) -> dict[str, torch.Tensor]:
+        encoder.to(device).train().zero_grad()
+        encoder(clip.to(device)).square().sum().backward()
+        return {name: weight.grad.cpu() for name, weight in encoder.named_parameters() if weight.grad is not None}
+
+    expected = gradients("cpu")
+    with pretended_gpu():
+        found = gradients("cuda")
+    assert len(expected) > 50 and found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert torch.allclose(found[name], gradient, rtol=1e-3, atol=1e-4 * float(gradient.abs().max())), name
 
 
 def test_tensors_of_two_devices_do_not_mix() -> None:

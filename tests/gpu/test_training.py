@@ -1,19 +1,26 @@
 """Every method trains on the pretended GPU: no device mismatch, and the loss of the CPU."""
 
+import json
+import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
+import yaml
 
-from covid_cmsf.training import data, loop
-from covid_cmsf.training.failures import GpuMemoryError
+from covid_cmsf.diagnostics.generated import method_names
+from covid_cmsf.methods.mean_shift import CmsfConfig
+from covid_cmsf.training import data, loop, step
+from covid_cmsf.training.failures import GpuMemoryError, NonFiniteLoss, replay
 from covid_cmsf.training.monitor import read_metrics
 from covid_cmsf.training.run import run_training
 from covid_cmsf.training.step import StepResult
 from covid_cmsf.views.batch import Batch
 from covid_cmsf.views.dataset import ViewDataset
 from tests.pretended_gpu import LOG, pretended_gpu
+from tests.pretended_streams import MAIN, STREAMS
 from tests.training.factories import losses, make_config, stop_at
 
 pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
@@ -51,7 +58,13 @@ RUNS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
     "frzproto": ({"name": "frzproto"}, [], {}),
     "xent": ({"name": "xent"}, [], {}),
     "rgbdiff": ({"name": "msf", "bank_size": 16}, [], {"modality": "rgbdiff"}),
+    "msf, checkpointed": ({"name": "msf", "bank_size": 16}, [], {}),
     "flow": ({"name": "msf", "bank_size": 16}, [], {"modality": "flow"}),
+    "residual flow": ({"name": "msf", "bank_size": 16}, [], {"modality": "residual_flow"}),
+    "flow as an image": (
+        {"name": "msf", "bank_size": 16}, [], {"modality": "flow", "views": {"flow_style": "coclr", "pairing": "coclr"}}
+    ),
+    "msf, with kNN": ({"name": "msf", "bank_size": 16}, [], {}),
 }  # fmt: skip
 
 
@@ -59,8 +72,18 @@ def settings(name: str, clips: Path, guide: Path, **runtime: Any) -> Any:
     method, guides, changes = RUNS[name]
     chosen = [{"weights": str(guide), "modality": "flow", **one} for one in guides]
     options = {"workers": 0, "threads": 1, "tensorboard": False, **runtime}
+    options["gradient_checkpointing"] = name.endswith("checkpointed")
+    options["knn_every_epochs"] = int(name.endswith("kNN"))
     return make_config(
-        clips, **{"method": method, "guides": chosen, "runtime": options, "schedule": {"epochs": 1}, **changes}
+        clips,
+        **{
+            "method": method,
+            "guides": chosen,
+            "runtime": options,
+            "schedule": {"epochs": 1},
+            "precision": "fp32",
+            **changes,
+        },
     )
 
 
@@ -111,6 +134,30 @@ def test_a_run_has_the_losses_of_the_cpu_and_hardly_waits(
     assert len(first) == len(second) and all(torch.tensor(second).isfinite())
 
 
+def test_every_method_and_constraint_is_among_the_runs() -> None:
+    methods = [method for method, _, _ in RUNS.values()]
+    assert {method["name"] for method in methods} == set(method_names())
+    constraints = get_args(CmsfConfig.model_fields["constraint"].annotation)
+    chosen = {method.get("constraint", "guide") for method in methods if method["name"] == "cmsf"}
+    assert chosen == set(constraints) and len(constraints) >= 3
+
+
+@pytest.mark.parametrize("name", ["coclr", "cmsf, two banks", "cmsf, cached guide", "infonce, shuffled", "xent"])
+def test_a_failed_step_is_replayed_on_the_gpu(name: str, clips: Path, flow_weights: Path, tmp_path: Path) -> None:
+    chosen = settings(name, clips, flow_weights, device="cuda")
+    wild = chosen.optimizer.model_copy(update={"name": "sgd", "lr": 1e38})
+    with pretended_gpu() as gpu:
+        with pytest.raises(NonFiniteLoss):
+            run_training(chosen.model_copy(update={"optimizer": wild}), tmp_path / "run")
+        (file,) = (tmp_path / "run").glob("failed-step-*.pt")
+        gpu.reset()
+        found = replay(file, device="cuda")
+        assert gpu.launches > 50, "it was replayed elsewhere"
+    on_cpu = replay(file, device="cpu")
+    assert found.first_bad is not None and not math.isfinite(found.loss)
+    assert (found.step, found.first_bad, found.bad_entries) == (on_cpu.step, on_cpu.first_bad, on_cpu.bad_entries)
+
+
 def test_a_stopped_run_resumes_on_the_gpu(
     clips: Path, flow_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,6 +168,72 @@ def test_a_stopped_run_resumes_on_the_gpu(
         assert run_training(chosen, tmp_path / "stopped") == "stopped"
         assert run_training(chosen, tmp_path / "stopped") == "finished"
     assert losses(tmp_path / "stopped") == losses(tmp_path / "whole")
+
+
+def test_a_batch_is_copied_on_a_stream_of_its_own_which_the_step_waits_for(
+    clips: Path, flow_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside: list[int] = []
+    real = step.forward_backward
+
+    def forward_backward(components: Any, batch: Batch, *args: Any) -> StepResult:
+        before = LOG.copied_bytes
+        result = real(components, batch, *args)
+        inside.append(LOG.copied_bytes - before)
+        assert batch.videos.is_cuda and STREAMS.current is MAIN
+        return result
+
+    monkeypatch.setattr(loop, "forward_backward", forward_backward)
+    with pretended_gpu():
+        run_training(settings("msf", clips, flow_weights, device="cuda"), tmp_path / "run")
+        log = STREAMS.log
+    assert len(inside) == 5 and max(inside) < 1000, "bytes copied within a step: none of the frames"
+    tensors = ["recorded"] * 6  # frames, numbers, rows, videos, sources, labels
+    assert log == 5 * ["copied aside", "waited for", *tensors]
+
+
+def test_the_time_that_the_gpu_waits_for_data_is_that_between_events() -> None:
+    def batches() -> Iterator[Any]:
+        for waited in (1.0, 0.0, 2.0):
+            STREAMS.seconds += waited
+            yield "batch"
+
+    now = [0.0]
+    with pretended_gpu():
+        timer = loop.ThroughputTimer(lambda: now[0], device=torch.device("cuda", 0))
+        for _ in timer.timed(batches()):
+            STREAMS.seconds += 5.0
+        now[0] = 12.0
+        assert timer.read()["data_fraction"] == pytest.approx(3 / 12)
+        now[0] = 13.0
+        assert timer.read()["data_fraction"] == 0
+
+
+def test_auto_is_bf16_on_the_gpu_and_stays_so_when_a_run_is_resumed_on_the_cpu(
+    clips: Path, flow_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = settings("msf", clips, flow_weights, device="cuda").model_copy(update={"precision": "auto"})
+    benchmark: list[bool] = []
+    real = step.forward_backward
+
+    def forward_backward(*args: Any) -> StepResult:
+        benchmark.append(torch.backends.cudnn.benchmark)
+        return real(*args)
+
+    monkeypatch.setattr(loop, "forward_backward", forward_backward)
+    with pretended_gpu():
+        with monkeypatch.context() as patch:
+            stop_at(patch, 3)
+            assert run_training(chosen, tmp_path / "run") == "stopped"
+        assert all(benchmark) and len(benchmark) == 3 and not torch.backends.cudnn.benchmark
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["precision"] == "bf16"
+    on_cpu = chosen.model_copy(update={"runtime": chosen.runtime.model_copy(update={"device": "cpu"})})
+    with pytest.raises(ValueError, match="precision: 'bf16' -> 'fp32'"):
+        run_training(on_cpu.model_copy(update={"precision": "fp32"}), tmp_path / "run")
+    assert run_training(on_cpu, tmp_path / "run") == "finished"
+    starts = [json.loads(line) for line in (tmp_path / "run" / "environment.jsonl").read_text().splitlines()]
+    assert [(start["device"], start["precision"]) for start in starts] == [("cuda:0", "bf16"), ("cpu", "bf16")]
+    assert not any(benchmark[3:])
 
 
 def test_a_full_gpu_is_explained_in_one_line(
@@ -134,6 +247,13 @@ def test_a_full_gpu_is_explained_in_one_line(
     with pretended_gpu(), pytest.raises(GpuMemoryError) as raised:
         run_training(chosen, tmp_path / "run")
     message = str(raised.value)
-    for advice in ("4 clips per GPU", "precision=bf16", "batch_size=2 optimizer.accumulate=2", "cache=views"):
+    for advice in (
+        "4 clips per GPU",
+        "precision=bf16",
+        "runtime.gradient_checkpointing=true",
+        "batch_size=2 optimizer.accumulate=2",
+        "cache=views",
+        "views.length, now 8",
+    ):
         assert advice in message
     assert "\n" not in message

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.flow_codec import FlowLevels
+from covid_cmsf.models.input_transform import normalize_view, normalize_views
 from covid_cmsf.views import batch_ops, dataset
 from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
 from covid_cmsf.views.batch import Batch
@@ -15,7 +16,8 @@ from covid_cmsf.views.batch_augment import augment_batch, plan_batch
 from covid_cmsf.views.config import ViewConfig
 from covid_cmsf.views.dataset import SampleKey, ViewDataset
 from covid_cmsf.views.loader import ViewLoader
-from covid_cmsf.views.modalities import COCLR_FLOW, MODALITIES, Modality
+from covid_cmsf.views.modalities import COCLR_FLOW, MODALITIES, FlowStyle, Modality, get_modality
+from covid_cmsf.views.ops import crop_resize
 from covid_cmsf.views.pipeline import make_view
 from covid_cmsf.views.presets import PAIRINGS, get_preset
 from tests.evaluation.factories import SyntheticClips
@@ -34,7 +36,7 @@ def draw(modality: Modality, presets: Sequence[str], *, count: int = 24) -> Draw
         height, width = int(rng.integers(30, 60)), int(rng.integers(40, 70))
         square = moving_square(1 if modality.single_frame else 4, width=width, height=height, seed=number)
         raw = torch.from_numpy(square).permute(0, 3, 1, 2)
-        clips.append(raw[:, :2].contiguous() if modality.stored_modality == "flow" else raw)
+        clips.append(raw[:, :2].contiguous() if modality.is_flow else raw)
         augmentation = get_preset(presets[number % len(presets)], modality.kind, size=SIZE)
         params.append(sample_augment_params(augmentation, rng, height=height, width=width))
         levels.append(FlowLevels(float(rng.uniform(3, 20))))
@@ -68,6 +70,22 @@ def test_they_are_the_views_of_single_clips(name: str) -> None:
     assert rounded.mean() < 0.5 and rounded.max() < (1.01 if not modality.has_color else 6)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_cropped_clips_of_an_evaluation_have_the_views_of_the_cpu(name: str) -> None:
+    modality = KINDS[name]
+    clips, params, levels = draw(modality, ("strong", "coclr", "weak"))
+    assert len({one.geometry.flip for one in params}) == 2
+    cropped = [crop_resize(clip, one.geometry, SIZE) for clip, one in zip(clips, params, strict=True)]
+    norm = {"mean": tuple(0.0 if modality.signed_x else 0.3 for _ in modality.mean), "std": modality.std}
+    twin = torch.stack([normalize_view(clip, one, modality, **norm, levels=level)
+                        for clip, one, level in zip(cropped, params, levels, strict=True)])  # fmt: skip
+    with pretended_gpu() as gpu:
+        views = normalize_views(cropped, params, modality, **norm, levels=levels, device=torch.device("cuda"))
+        assert views.is_cuda and gpu.lines == [] and gpu.launches <= 150
+        found = views.cpu()
+    assert found.shape == twin.shape and ((found - twin) / level_of(modality, levels, twin)).abs().max() < 0.01
+
+
 def test_every_order_of_colors_is_kept() -> None:
     modality = MODALITIES["rgb"]
     clips, params, levels = draw(modality, ("strong",), count=150)
@@ -88,17 +106,20 @@ def test_memory_is_bounded_by_chunks_that_change_nothing(monkeypatch: pytest.Mon
     assert torch.allclose(augment_batch(frames, plan), whole, atol=1e-5)
 
 
-def paper_batch(num_videos: int, *, pairing: str = "weak_strong") -> Batch:
+def paper_batch(num_videos: int, *, pairing: str = "weak_strong", flow_style: FlowStyle = "motion") -> Batch:
     """A batch as of CMSF on RGB with a live guide for flow."""
     clips = SyntheticClips(num_classes=num_videos // 2, num_sources=1)
-    data = ViewDataset(clips, clips.records, ViewConfig(length=2, size=24, pairing=pairing), online=["rgb"], defer=True)
+    config = ViewConfig(length=2, size=24, pairing=pairing, flow_style=flow_style)
+    data = ViewDataset(clips, clips.records, config, online=["rgb"], defer=True)
     return next(ViewLoader(data, batch_size=num_videos).epoch(0))
 
 
+@pytest.mark.parametrize("flow_style", ["motion", "coclr"])
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_both_views_are_made_at_once_and_are_those_of_single_clips(pairing: str) -> None:
+def test_both_views_are_made_at_once_and_are_those_of_single_clips(pairing: str, flow_style: FlowStyle) -> None:
     clips = SyntheticClips()
-    data = ViewDataset(clips, clips.records, ViewConfig(length=2, size=24, pairing=pairing), online=["rgb"], defer=True)
+    config = ViewConfig(length=2, size=24, pairing=pairing, flow_style=flow_style)
+    data = ViewDataset(clips, clips.records, config, online=["rgb"], defer=True)
     samples = [data[SampleKey(0, position, position % len(data))] for position in range(2 * len(data))]
     batch = data.collate_fn()(samples)
     assert {name: one.view_numbers for name, one in batch.deferred.items()} == {"rgb": (0, 1), "flow": (1,)}
@@ -106,7 +127,7 @@ def test_both_views_are_made_at_once_and_are_those_of_single_clips(pairing: str)
     assert [[*view] for view in made.views] == [["rgb"], ["rgb", "flow"]]
     for number, views in enumerate(made.views):
         for name, view in views.items():
-            modality, levels = MODALITIES[name], [sample.levels for sample in samples]
+            modality, levels = get_modality(name, flow_style=flow_style), [sample.levels for sample in samples]
             twin = torch.stack(
                 [
                     make_view(
@@ -122,11 +143,14 @@ def test_both_views_are_made_at_once_and_are_those_of_single_clips(pairing: str)
             assert ((view - twin) / level_of(modality, levels, view)).abs().max() < 0.01
 
 
+@pytest.mark.parametrize("flow_style", ["motion", "coclr"])
 @pytest.mark.parametrize("pairing", PAIRINGS)
-def test_a_batch_of_128_with_a_live_guide_launches_few_kernels(pairing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_of_128_with_a_live_guide_launches_few_kernels(
+    pairing: str, flow_style: FlowStyle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chunk = 64 * 2 * 3 * 28 * 32 * 4  # two chunks, as for 128 clips of 32 frames with a short edge of 160
     monkeypatch.setattr(batch_ops, "CHUNK_BYTES", chunk)
-    batch = paper_batch(128, pairing=pairing)
+    batch = paper_batch(128, pairing=pairing, flow_style=flow_style)
     with pretended_gpu() as gpu:
         moved = batch.pin_memory().to("cuda")
         assert moved.online["rgb"].is_cuda and set(moved.target) == {"rgb", "flow"}

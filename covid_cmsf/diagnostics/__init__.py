@@ -1,0 +1,1 @@
+"""Self-tests of an installation: `covid-cmsf doctor --gpu`."""
