@@ -8,6 +8,7 @@ has none, those in the ids of UCF-101 clips; every video is a query among all vi
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from covid_cmsf.evaluation.features.file import Features, load_features
 from covid_cmsf.evaluation.label_free import label_free_measures
 from covid_cmsf.evaluation.nearest import center_and_normalize
 from covid_cmsf.files import write_text_atomic
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the checkout: `tools` is not installed
 from tools.compare_search import parse_ids
 
 MEASURES = ("window_r1", "agreement", "effective_rank")

@@ -89,7 +89,7 @@ class _Write:
             windows,
             window_videos,
             torch.zeros(self.items, dtype=torch.int64),
-            _provenance(),
+            made_up_provenance(),
         )
         start = time.perf_counter()
         save_features(path, features)
@@ -105,7 +105,8 @@ def _random_rows(labels: Tensor, values: int) -> Tensor:
     return rows
 
 
-def _provenance() -> Provenance:
+def made_up_provenance() -> Provenance:
+    """Return the origin of features that no network computed."""
     protocol = EvalProtocol(
         modality="frame", mean=(0, 0, 0), std=(1, 1, 1), length=1, stride=1, size=224, num_windows=1
     )

@@ -1,4 +1,4 @@
-"""A clip store of many videos: time and memory to write its tables, open it, select a subset and send it to a worker.
+"""Many videos: what a clip store's tables cost (time, memory), and how listing, planning, indexing, ... grow.
 
 The store has tables only: opening reads no video. Names have the length of Kinetics' names.
 """
@@ -7,6 +7,7 @@ import gc
 import hashlib
 import json
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,27 +20,56 @@ from typing import Annotated, Any
 import typer
 
 from covid_cmsf.clips.records import ClipRecord, FlowInfo, StoreInfo, info_to_json, write_manifest, write_split
+from tools.benchmarks.growth import PARTS, fitted_exponents, make_folder, measure_growth, plot_growth
 from tools.benchmarks.measure import JsonFile, print_results
+
+__all__ = ["command", "make_store", "measure_growth", "measure_open"]  # by name, in new processes
 
 NUM_CLASSES = 400
 
 
 def command(
     videos: Annotated[str, typer.Option(help="Numbers of videos.")] = "1000,10000,60000,240000",
+    plot: Annotated[Path | None, typer.Option(help="Also draw the growth: a PNG or SVG file.")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Per number of videos: write, open, select train, start of a data loader's worker. Each in a new process."""
+    """Per number of videos: write, open, select train, start of a data loader's worker. Each in a new process.
+
+    Then CPU seconds of listing, opening, planning, sampling, indexing and searching, and the power of n that fits.
+    """
     results: dict[str, Any] = {}
+    growth: dict[str, dict[int, float]] = {name: {} for name in PARTS}
     with tempfile.TemporaryDirectory() as folder:
         for number in map(int, videos.split(",")):
             store = Path(folder) / str(number)
             start = time.perf_counter()
             make_store(store, number)
             results[f"{number}_write_s"] = time.perf_counter() - start
-            script = f"from tools.benchmarks.scale import measure_open; measure_open({str(store)!r})"
-            text = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-            results |= {f"{number}_{name}": value for name, value in json.loads(text.splitlines()[-1]).items()}
+            results |= {f"{number}_{name}": value for name, value in _in_new_process("measure_open", store).items()}
+            collection, out = Path(folder) / "videos", Path(folder) / "out"
+            make_folder(collection, number)
+            measured = _in_new_process("measure_growth", collection, store, out)
+            for name in PARTS:
+                growth[name][number] = measured[name]
+            shutil.rmtree(collection)
+            shutil.rmtree(out)
+    exponents = fitted_exponents(growth)
+    results |= {f"{number}_{name}_grows_s": s for name, values in growth.items() for number, s in values.items()}
+    results |= {f"exponent_{name}": exponent for name, exponent in exponents.items()}
+    if plot is not None:
+        plot_growth(growth, exponents, plot)
     print_results(results, json_file=json_file)
+
+
+def _in_new_process(function: str, *paths: Path) -> dict[str, float]:
+    """Call a function of this module that prints JSON, and return what it prints last."""
+    arguments = ", ".join(repr(str(path)) for path in paths)
+    script = f"from tools.benchmarks.scale import {function}; {function}({arguments})"
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    if ended.returncode != 0:
+        raise RuntimeError(f"{function} failed: {ended.stderr}")
+    values: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
+    return values
 
 
 def make_store(store: Path, num_videos: int) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import typer
 
-from covid_cmsf.clips.records import ClipRecord, clip_path, verify_clip
-from covid_cmsf.clips.store import ClipStore
+from covid_cmsf.clips.records import ClipRecord, clip_path
+from covid_cmsf.clips.store import ClipStore, verify_clip
 from tools.benchmarks.measure import JsonFile, print_results, summarize_times, time_calls
 
 

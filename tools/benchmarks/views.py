@@ -18,6 +18,7 @@ from torch import Tensor
 
 from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.cached import CachedClips
+from covid_cmsf.clips.decoded import DecodedClips
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.clips.store import ClipStore
 from covid_cmsf.views.config import ViewConfig
@@ -90,11 +91,31 @@ def throughput(data: ViewDataset, num_workers: int, num_batches: int = 12) -> fl
     return speed
 
 
+def compare_paths(data: ViewDataset, deferred: ViewDataset, *, batch_size: int, num_batches: int) -> dict[str, float]:
+    """Milliseconds per sample of the CPU's path, sample by sample, and of the GPU's, a whole batch at once, on a CPU.
+
+    Both make the same draws, turn by turn. Their values differ by a level of 255 at most before colors change.
+    """
+    seconds = {"by_sample": 0.0, "by_batch": 0.0}
+    for number in range(-1, num_batches):  # the first one warms up
+        keys = [
+            SampleKey(0, batch_size * (number + 1) + place, (batch_size * number + place) % len(data))
+            for place in range(batch_size)
+        ]
+        for name, side in (("by_sample", data), ("by_batch", deferred)):
+            start = time.perf_counter()
+            side.collate_fn()([side[key] for key in keys]).to("cpu")
+            seconds[name] += (time.perf_counter() - start) * (number >= 0)
+    return {name: 1e3 * value / (batch_size * num_batches) for name, value in seconds.items()}
+
+
 def command(
     videos: Path = typer.Argument(..., help="Folder of real video files."),
     samples: int = typer.Option(60, help="Samples (two views each) for every side."),
     clips: int = typer.Option(12, help="Videos to use."),
-    cache_gb: float = typer.Option(0.0, help="Also measure from this much memory of decoded clips."),
+    cache_gb: float = typer.Option(
+        0.0, help="Also measure from this much memory of decoded clips, and from a file of them."
+    ),
     json_file: JsonFile = None,
 ) -> None:
     """Two augmented RGB views: ours against a PIL pipeline of the same operations."""
@@ -137,11 +158,17 @@ def command(
             results[f"{name}_total_ms"] = 1e3 * sum(entry.values()) / samples
         for name in datasets:
             results[f"{name}_ratio"] = results["pil_total_ms"] / results[f"{name}_total_ms"]
+        for name, store in stores.items():
+            data = ViewDataset(store, store.records, CONFIG, seed=0)
+            deferred = ViewDataset(store, store.records, CONFIG, seed=0, defer=True)
+            paths_ms = compare_paths(data, deferred, batch_size=8, num_batches=max(1, samples // 8))
+            results |= {f"{name}_{path}_ms": value for path, value in paths_ms.items()}
         view_bytes = 2 * 3 * CONFIG.length * CONFIG.size**2 * 4
         sources: dict[str, Clips] = dict(stores)
         if cache_gb:
             store = stores["short160"]
             sources["cached160"] = CachedClips(store, store.records, ["rgb"], gigabytes=cache_gb)
+            sources["decoded160"] = DecodedClips(store, store.records, ["rgb"], folder=Path(folder) / "decoded")
         for name, source in sources.items():
             data = ViewDataset(source, source.records, CONFIG, seed=0)
             for num_workers in (1, 2):

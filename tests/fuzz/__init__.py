@@ -1,0 +1,1 @@
+"""Fuzzing: every reader of files and requests that others made, on damaged and hostile ones."""
