@@ -1,9 +1,10 @@
 # make demo       everything from generated videos to results, on a machine that has only Python
 # make real       the same on ten classes of UCF-101: make real CLIPS=UCF-101, the folder of its videos
-# make test       lint, types, all tests and their coverage, same set-up
+# make test       lint, types and all tests, same set-up
 # make test-fast  lint and the quick tests, for the inner loop
-# make coverage   after make test: the lines that no test runs, as pages in htmlcov/
+# make coverage   all tests again, slower: the lines that no test runs, as pages in htmlcov/
 # make format     fix what ruff can fix
+# make audit      look for known weaknesses of the tested versions; asks an advisory service on the network
 # make docs       build the documentation into site/, strictly and without network
 # make clean      remove the virtual environment and the demo's output
 PYTHON ?= python3
@@ -16,7 +17,7 @@ LISTS ?=
 TEN := Archery,BasketballDunk,Diving,HorseRace,JumpRope,PlayingPiano,PlayingViolin,SkyDiving,Surfing,Swing
 PYTEST_ARGS ?= -n 2
 
-.PHONY: install demo real test test-fast coverage lint ruff mypy format docs clean
+.PHONY: install demo real test test-fast audit coverage lint ruff mypy format docs clean
 install: $(VENV)/.installed
 
 $(VENV)/.installed: setup.py setup.cfg pyproject.toml
@@ -51,16 +52,22 @@ mypy: install
 	$(BIN)/mypy
 
 # One thread per test process: two cores are quickly oversubscribed.
-test test-fast: export OMP_NUM_THREADS = 1
+test test-fast coverage: export OMP_NUM_THREADS = 1
 
 test: lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS) --durations=25 --cov
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --durations=25
 
 # What took longest is printed: mark it `slow`. A file's tests stay in one process, so its fixtures are built once.
 test-fast: ruff
 	$(BIN)/python -m pytest $(PYTEST_ARGS) --dist loadfile -m 'not slow and not real' --durations=10 --durations-min=1
 
+# Not a part of `make test`, which needs no network. --strict: what could not be looked up is an error, not "none found".
+audit: install
+	@$(BIN)/python -m pip_audit --version > /dev/null 2>&1 || $(BIN)/pip install --quiet pip-audit
+	$(BIN)/python -m pip_audit --requirement requirements/tested.txt --no-deps --disable-pip --strict
+
 coverage: install
+	$(BIN)/python -m pytest $(PYTEST_ARGS) --cov
 	$(BIN)/coverage html
 
 format: install

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covid_cmsf.clips.factory import open_clips
     from covid_cmsf.clips.store import ClipStore
     from covid_cmsf.commands import extract_features, learn, retrieval, run_plan, train
-    from covid_cmsf.embeddings import EmbeddingTable, embed_files, save_embeddings
+    from covid_cmsf.embeddings import EmbeddingTable, embed_files, features_table, save_embeddings
     from covid_cmsf.evaluation.features.file import Features, load_features, save_features
     from covid_cmsf.evaluation.knn import KnnResult, evaluate_knn
     from covid_cmsf.evaluation.probes.linear import LinearResult, evaluate_linear
@@ -75,7 +75,7 @@ _HOME = {
     "covid_cmsf.clips.factory": ["open_clips"],
     "covid_cmsf.clips.store": ["ClipStore"],
     "covid_cmsf.commands": ["extract_features", "learn", "retrieval", "run_plan", "train"],
-    "covid_cmsf.embeddings": ["EmbeddingTable", "embed_files", "save_embeddings"],
+    "covid_cmsf.embeddings": ["EmbeddingTable", "embed_files", "features_table", "save_embeddings"],
     "covid_cmsf.evaluation.features.file": ["Features", "load_features", "save_features"],
     "covid_cmsf.evaluation.knn": ["KnnResult", "evaluate_knn"],
     "covid_cmsf.evaluation.probes.linear": ["LinearResult", "evaluate_linear"],
@@ -165,6 +165,7 @@ __all__ = [
     "evaluate_knn",
     "evaluate_linear",
     "extract_features",
+    "features_table",
     "freeze_",
     "from_pretrained",
     "label_positives",

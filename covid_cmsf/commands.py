@@ -1,7 +1,7 @@
 """The commands `learn`, `train`, `cotrain`, `extract` and `evaluate retrieval` as functions."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,7 @@ def run_plan(
     start: str | None = None,
     parallel: int = 1,
     num_processes: int = 1,
+    reuse: Sequence[Path | str] = (),
 ) -> list[Row]:
     """Run a plan of stages or rounds, as far as it is not done, and return its table: `covid-cmsf cotrain`.
 
@@ -182,6 +183,7 @@ def run_plan(
         start: run the stages from this one on.
         parallel: stages side by side, each on GPUs of its own.
         num_processes: processes of each stage.
+        reuse: folders of other plans; their finished stages with the same settings and clips are copied.
 
     Raises:
         RuntimeError: a stage failed; its folder has the log.
@@ -200,6 +202,7 @@ def run_plan(
         start=start,
         parallel=parallel,
         num_processes=num_processes,
+        reuse=[Path(folder) for folder in reuse],
     )
     if code == exit_codes.INTERRUPTED:
         raise KeyboardInterrupt(f"{folder} was stopped; the same call resumes it")
@@ -238,7 +241,7 @@ def learn(
         layout: flat, or folder: the first folder below `videos` is the class.
         source_pattern: regular expression on the path whose first group names the footage of a clip.
         image: timm:NAME or timm:NAME?weights=FILE, an image network to search by as well; none: without it.
-        guide: timm:NAME?weights=FILE or torchvision:NAME?weights=FILE, a network that guides both networks.
+        guide: a network that guides both: timm:NAME?weights=FILE, torchvision:NAME?weights=FILE or transformers:FOLDER.
         short_edge: pixels of the stored clips.
         device: auto, cpu, cuda, ...
         workers: processes that convert videos.

@@ -22,6 +22,18 @@ def choose_device(name: str, *, local_rank: int = 0) -> torch.device:
     return torch.device("cuda", local_rank) if device.type == "cuda" and device.index is None else device
 
 
+def choose_devices(name: str, num_processes: int | None = None) -> list[torch.device]:
+    """Return a device per process; default: all GPUs if `name` is auto or cuda, else this one device once.
+
+    More processes than GPUs share them. `cuda:1` and `cpu` are the same device in every process.
+    """
+    device = choose_device(name)
+    if device.type != "cuda" or name not in ("auto", "cuda"):
+        return [device] * (num_processes or 1)
+    count = torch.cuda.device_count()
+    return [torch.device("cuda", number % count) for number in range(num_processes or count)]
+
+
 def send(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a CPU tensor to a device without waiting for it: a copy from pageable memory would wait for a GPU."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -19,7 +19,7 @@ from torch import nn
 from covid_cmsf import __version__
 from covid_cmsf.clips.decoders import open_video
 from covid_cmsf.devices import choose_device
-from covid_cmsf.evaluation.features.file import compute_fingerprint
+from covid_cmsf.evaluation.features.file import Features, compute_fingerprint
 from covid_cmsf.evaluation.features.inference import WindowOutputs, video_features
 from covid_cmsf.evaluation.features.model import wrap_encoder
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
@@ -31,6 +31,7 @@ from covid_cmsf.search.encoders import open_encoder
 from covid_cmsf.search.encoders.base import IndexEncoder
 from covid_cmsf.search.encoders.trained import TrainedEncoder
 from covid_cmsf.video_files import VideoFiles, file_settings
+from preprocess.convert import stored_fps
 from preprocess.layouts.collection import find_videos, make_video_ids
 
 ENDINGS = (".parquet", ".npy", ".csv")
@@ -52,6 +53,10 @@ class EmbeddingTable:
     starts: tuple[float, ...] = ()  # seconds; empty if a row is a whole video
     ends: tuple[float, ...] = ()
     skipped: tuple[tuple[str, str, str], ...] = ()  # id, subset, reason of files that could not be read
+    files: tuple[str, ...] = ()  # N; the path of each row's video, as it was given
+    classes: tuple[str, ...] = ()  # N; empty text without a label. These three are of a features file.
+    sources: tuple[str, ...] = ()  # N
+    subsets: tuple[str, ...] = ()  # N; train, test, val
 
 
 def embed_files(
@@ -126,6 +131,25 @@ def embed_files(
     return table
 
 
+def features_table(features: Features) -> EmbeddingTable:
+    """Return the videos of a features file as a table, with their classes, sources and subsets.
+
+    Example:
+        >>> table = cc.features_table(cc.load_features("rgb.safetensors"))
+        >>> len(table.ids) == len(table.classes) == len(table.vectors)
+        True
+    """
+    videos = features.videos
+    return EmbeddingTable(
+        videos.ids,
+        features.features.float().numpy(),
+        skipped=features.skipped,
+        classes=tuple(videos.class_names[label] if label >= 0 else "" for label in videos.labels.tolist()),
+        sources=videos.sources,
+        subsets=videos.subsets,
+    )
+
+
 def _fingerprints(
     chunks: Sequence[range],
     paths: Sequence[Path],
@@ -168,8 +192,13 @@ def _make_table(
     present = torch.unique(videos)
     if not per_window:
         vectors = video_features(windows, videos, len(ids))[present]
-        return EmbeddingTable(tuple(ids[number] for number in present), vectors.numpy(), skipped=skipped)
-    rates = {number: _frame_rate(paths[number]) for number in present.tolist()}
+        return EmbeddingTable(
+            tuple(ids[number] for number in present),
+            vectors.numpy(),
+            skipped=skipped,
+            files=tuple(str(paths[number]) for number in present),
+        )
+    rates = {number: _frame_rate(paths[number], encoder) for number in present.tolist()}
     times = [(start, rates[number]) for start, number in zip(starts.tolist(), videos.tolist(), strict=True)]
     return EmbeddingTable(
         tuple(ids[number] for number in videos.tolist()),
@@ -177,12 +206,13 @@ def _make_table(
         starts=tuple(start / rate for start, rate in times),
         ends=tuple((start + encoder.span) / rate for start, rate in times),
         skipped=skipped,
+        files=tuple(str(paths[number]) for number in videos.tolist()),
     )
 
 
-def _frame_rate(path: Path) -> float:
+def _frame_rate(path: Path, encoder: IndexEncoder) -> float:
     with open_video(path) as reader:
-        return float(reader.fps)
+        return float(stored_fps(reader, encoder.frames))
 
 
 def list_files(videos: Path | str | Sequence[Path | str]) -> dict[str, Path]:
@@ -204,7 +234,7 @@ def list_files(videos: Path | str | Sequence[Path | str]) -> dict[str, Path]:
 
 
 def save_embeddings(path: Path | str, table: EmbeddingTable) -> list[Path]:
-    """Write a table as .parquet, .csv or .npy, and return the files; beside x.npy, x.csv has the ids of its rows.
+    """Write a table as .parquet, .csv or .npy, and return the files; beside x.npy, x.csv has ids and files of its rows.
 
     Example:
         >>> cc.save_embeddings("embeddings.npy", cc.embed_files("my.mp4", "encoder.safetensors"))
@@ -242,7 +272,9 @@ def _wrap(encoder: nn.Module, windows: int | None) -> IndexEncoder:
 
 def _columns(table: EmbeddingTable) -> dict[str, Sequence[str] | Sequence[float]]:
     times: dict[str, Sequence[float]] = {"start": table.starts, "end": table.ends} if table.starts else {}
-    return {"id": table.ids, **times}
+    files: dict[str, Sequence[str]] = {"file": table.files} if table.files else {}
+    texts = {"class": table.classes, "source": table.sources, "subset": table.subsets}
+    return {"id": table.ids, **files, **{name: values for name, values in texts.items() if values}, **times}
 
 
 def _csv_text(table: EmbeddingTable, *, with_vectors: bool) -> str:

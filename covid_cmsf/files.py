@@ -3,12 +3,17 @@
 A file has its final name only when it is complete, even after a crash.
 """
 
+import csv
 import hashlib
+import io
+import json
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 FORMULA_STARTS = tuple("=+-@")
 
@@ -38,6 +43,35 @@ def read_text(path: Path) -> str:
         raise ValueError(f"{path}, line {line}: byte {data[error.start]:#04x} is not UTF-8 text") from None
 
 
+def json_sha256(value: Any) -> str:
+    """Return the SHA-256 of a JSON value, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def read_json(path: Path, *, hint: str = "") -> Any:
+    """Return the value of a JSON file; ValueError with the file and place if it is none. `hint`: what to do then."""
+    try:
+        return json.loads(text := read_text(path))
+    except json.JSONDecodeError as error:
+        reason = str(error) if text.strip() else "it is empty"
+    except RecursionError:
+        reason = "it is nested too deeply"
+    except ValueError as error:
+        if str(path) in str(error):
+            raise
+        reason = str(error)  # an integer of thousands of digits
+    raise ValueError(f"{path} is not JSON: {reason}{f'; {hint}' if hint else ''}")
+
+
+def read_csv(path: Path) -> tuple[list[str], list[dict[str | None, Any]]]:
+    """Return the columns and rows of a CSV file, as `csv.DictReader` does; ValueError with the file if it is none."""
+    reader: csv.DictReader[Any] = csv.DictReader(io.StringIO(read_text(path), newline=""))
+    try:
+        return list(reader.fieldnames or ()), list(reader)
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}: {error}") from None
+
+
 @contextmanager
 def atomic_path(final: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `final`; on exit, flush the file to disk and rename it to `final`.
@@ -54,6 +88,15 @@ def atomic_path(final: Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove what a killed process left in a folder under a temporary name; nobody else may be writing there."""
+    for left in folder.glob(".*.tmp"):
+        if left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def write_text_atomic(final: Path, text: str) -> None:

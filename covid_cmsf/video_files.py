@@ -3,7 +3,9 @@
 # T frames, H W pixels, N videos, D feature
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +16,7 @@ from covid_cmsf.clips.base import Clips, check_request
 from covid_cmsf.clips.decoders import choose_decoder, open_video
 from covid_cmsf.clips.flow_codec import FULL_BOUND, FlowLevels
 from covid_cmsf.clips.names import escape_name
-from covid_cmsf.clips.records import ClipRecord, Failure, FlowInfo, StoreInfo
+from covid_cmsf.clips.records import FLOW_MODALITIES, MOTION_VECTORS, ClipRecord, Failure, FlowInfo, StoreInfo
 from covid_cmsf.clips.store import ClipStore
 from covid_cmsf.config import Config
 from covid_cmsf.devices import choose_device
@@ -25,8 +27,17 @@ from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoData
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.views.dataset import num_usable_frames
 from preprocess.config import make_store_flow
-from preprocess.convert import StageError, flow_frames, resize_flow, sample_motion, stored_frames
+from preprocess.convert import (
+    StageError,
+    file_motion,
+    flow_frames,
+    resize_flow,
+    sample_motion,
+    stored_fps,
+    stored_frames,
+)
 from preprocess.flow import FlowParameters, algorithm_name, choose_backend, make_flow, parameters_class, to_gray
+from preprocess.motion_vectors import MotionReader
 
 Frame = NDArray[np.uint8]
 
@@ -53,7 +64,8 @@ def embed(
         videos: one path, or several.
         encoder: what `load_encoder` returns, or any module with `metadata`. Its training mode is restored afterwards.
         windows: clips per video, evenly spread; 4 when left out, 1 for a single-frame encoder.
-        modality: rgb, flow, residual_flow, rgbdiff or frame, for weights that do not say which they were trained on.
+        modality: rgb, flow, residual_flow, motion, residual_motion, rgbdiff or frame, for weights that do not
+            say what they were trained on.
         like: the clip store that the encoder was trained on: the same short edge, flow bound and TV-L1 parameters. Only
             needed for weights without this metadata: those of version 0.1.0 and of other projects.
         short_edge: resize frames to this short edge first, 0 is native; default: as in training, or native if unknown.
@@ -81,10 +93,8 @@ def embed(
     data = VideoDataset(clips, clips.records, ["test"] * len(paths), eval_protocol)
     for path, record in zip(paths, clips.records, strict=True):
         if num_usable_frames(record, [data.modality]) < 1:
-            raise ValueError(
-                f"{path} has {record.num_frames} frames; {eval_protocol.modality} needs at least "
-                f"{2 if eval_protocol.modality in ('flow', 'residual_flow', 'rgbdiff') else 1}"
-            )
+            needed = 2 if data.modality.is_flow or data.modality.frame_difference else 1
+            raise ValueError(f"{path} has {record.num_frames} frames; {eval_protocol.modality} needs at least {needed}")
     with evaluation_mode(encoder):
         place = _device_of(encoder) if device is None else choose_device(str(device))
         outputs = window_features(encoder, data, _read_all(data, paths), batch_size=batch_size, device=place)
@@ -152,16 +162,17 @@ class VideoFiles(Clips):
 
         Args:
             paths: of the files.
-            info: settings of a store with flow; `file_settings` has those that an encoder was trained with.
+            info: settings of a store with flow or motion vectors; `file_settings` has those of an encoder.
             ids: video ids; made of the number and the file's name when left out.
             skip_unreadable: list files that can't be decoded in `failures`, instead of raising ValueError.
             on_video: called after every file.
         """
-        if info.flow is None:
-            raise ValueError("these settings have no flow: give those of a store with flow")
-        self.info, self.modalities = info, ("rgb", "flow")
-        self.flow_bound = info.flow.bound if isinstance(info.flow.bound, float) else 0.0
-        self._flow_info, self._levels = info.flow, dict[str, FlowLevels]()
+        if info.quantized is None:
+            raise ValueError("these settings have no flow: give those of a store with flow or motion vectors")
+        moving = [name for name in FLOW_MODALITIES if info.origin_of(name) is not None]
+        self.info, self.modalities = info, ("rgb", *moving)
+        self.flow_bound = info.quantized.bound if isinstance(info.quantized.bound, float) else 0.0
+        self._flow_info, self._levels = info.quantized, dict[str, FlowLevels]()
         files = [Path(path) for path in paths]
         names = [f"{number}/{escape_name(path.name)}" for number, path in enumerate(files)] if ids is None else ids
         self._paths = dict(zip(names, files, strict=True))
@@ -183,13 +194,14 @@ class VideoFiles(Clips):
         return [self._paths[record.video_id]]
 
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """Return uint8 frames: `rgb` (T, 3, H, W), or quantized `flow` (T, 2, H, W), x first."""
+        """Return uint8 frames: `rgb` (T, 3, H, W), or quantized `flow` or `motion` (T, 2, H, W)."""
         check_request(record, modality, frame_indices, self.modalities)
         path = self._paths[record.video_id]
         if modality == "rgb":
             frames = self._decode(path, set(frame_indices), lambda frame: frame)
             return torch.from_numpy(np.stack([frames[number] for number in frame_indices])).permute(0, 3, 1, 2)
-        flow = self._compute_flow(path, sorted(set(frame_indices)), record)
+        read = self._compute_flow if modality == "flow" else self._read_motion
+        flow = read(path, sorted(set(frame_indices)), record)
         return torch.from_numpy(np.stack([flow[number] for number in frame_indices]))
 
     def flow_levels(self, record: ClipRecord) -> FlowLevels:
@@ -210,7 +222,7 @@ class VideoFiles(Clips):
         if num_frames == 0:
             raise ValueError(f"{path}: the file has no frames")
         with open_video(path) as reader:
-            fps = float(reader.fps)
+            fps = float(stored_fps(reader, self.info))
         return ClipRecord(video_id, video_id, "", -1, num_frames, num_frames - 1, fps, width, height, "")
 
     def _compute_flow(self, path: Path, wanted: list[int], record: ClipRecord) -> dict[int, Frame]:
@@ -225,6 +237,23 @@ class VideoFiles(Clips):
             pictures = np.stack([gray[number] for number in (*run, run[-1] + 1)])
             flow.update(zip(run, levels.encode(resize_flow(backend(pictures), size)), strict=True))
         return flow
+
+    def _read_motion(self, path: Path, wanted: list[int], record: ClipRecord) -> dict[int, Frame]:
+        """Return {i: quantized motion vectors (2, H, W) from frame i to i + 1}."""
+        levels, size = self.flow_levels(record), (record.width, record.height)
+        try:
+            with MotionReader(path) as reader:
+                motion = islice(file_motion(reader, self.info), wanted[-1] + 1)
+                found = {
+                    number: levels.encode(resize_flow(one[None], size))[0]
+                    for number, one in enumerate(motion)
+                    if number in wanted
+                }
+                if not reader.has_vectors:
+                    raise ValueError(f"no motion vectors that FFmpeg exports: {reader.codec}")
+        except (ValueError, StageError) as error:
+            raise ValueError(f"{path}: {error.reason if isinstance(error, StageError) else error}") from error
+        return found
 
     def _decode(
         self, path: Path, wanted: Collection[int], convert: Callable[[Frame], Frame], *, for_flow: bool = False
@@ -244,7 +273,10 @@ class VideoFiles(Clips):
                 if for_flow:
                     yield from flow_frames(reader, self.info)
                 else:
-                    yield from stored_frames(reader, short_edge=self.info.short_edge, max_frames=self.info.max_frames)
+                    info = self.info
+                    yield from stored_frames(
+                        reader, short_edge=info.short_edge, max_frames=info.max_frames, fps=info.fps
+                    )
         except (ValueError, StageError) as error:
             raise ValueError(f"{path}: {error.reason if isinstance(error, StageError) else error}") from error
 
@@ -260,15 +292,22 @@ def file_settings(
     parameters = FlowParameters().model_dump(by_alias=True)
     flow = FlowInfo(backend=choose_backend("auto"), version="", parameters=parameters, bound=FULL_BOUND)
     flow = flow if metadata.flow is None else metadata.flow
+    moving: Literal["flow", "motion"] = "motion" if flow.algorithm == MOTION_VECTORS else "flow"
     info = StoreInfo(
-        modalities=("rgb", "flow"), short_edge=metadata.short_edge or 0, max_frames=0, quality=0, flow=flow
+        modalities=("rgb", moving),
+        short_edge=metadata.short_edge or 0,
+        max_frames=0,
+        fps=metadata.fps or 0.0,
+        quality=0,
+        **{moving: flow},
     )
     if like is not None:
-        info = like.info.model_copy(update={} if like.info.flow is not None else {"flow": flow})
+        info = like.info.model_copy(update={} if like.info.quantized is not None else {moving: flow})
     if short_edge is not None:
         info = info.model_copy(update={"short_edge": short_edge})
     if flow_backend is not None:
-        assert info.flow is not None
+        if info.flow is None:
+            raise ValueError(f"flow_backend={flow_backend!r}: the encoder takes motion vectors, not optical flow")
         backend, algorithm = choose_backend(flow_backend), algorithm_name(flow_backend)
         changes: dict[str, object] = {"backend": backend, "algorithm": algorithm}
         if algorithm != info.flow.algorithm:

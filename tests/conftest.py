@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest_plugins = ["tests.page_fixtures"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,6 +16,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "real" in item.keywords and REAL_VIDEOS is None:
             item.add_marker(skip)
+        for name, needed in (("gpu", 1), ("multi_gpu", 2)):
+            if item.get_closest_marker(name) is not None and (found := torch.cuda.device_count()) < needed:
+                item.add_marker(pytest.mark.skip(reason=f"needs {needed} CUDA GPUs, PyTorch finds {found}"))
 
 
 @pytest.fixture(scope="session")

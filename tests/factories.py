@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from covid_cmsf.clips.records import (
+    MOTION_VECTORS,
     ClipRecord,
     FlowInfo,
     StoredModality,
@@ -56,6 +57,7 @@ def write_video(
     pixel_format: str = "yuv420p",
     times: list[int] | None = None,
     metadata: dict[str, str] | None = None,
+    options: dict[str, object] | None = None,
 ) -> Path:
     """Encode RGB frames; `times` (in units of 1/fps) makes the frame rate variable."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,6 +67,7 @@ def write_video(
         assert isinstance(stream, av.VideoStream), codec
         stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = pixel_format
+        stream.options = options or {}
         stream.codec_context.bit_rate = 4_000_000
         for number, frame in enumerate(frames):
             picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
@@ -97,13 +100,15 @@ def make_table_store(
 ) -> Path:
     """Write the tables of a clip store without any video, for what only looks at records; return root."""
     flow = FlowInfo(backend="none", version="", parameters={}, bound=20) if "flow" in modalities else None
-    info = StoreInfo(modalities=modalities, short_edge=0, max_frames=0, quality=18, flow=flow)
+    motion = FlowInfo(algorithm=MOTION_VECTORS, backend="pyav", version="", parameters={}, bound=20)
+    moving = {"flow": flow, "motion": motion if "motion" in modalities else None}
+    info = StoreInfo(modalities=modalities, short_edge=0, max_frames=0, quality=18, **moving)
     records, split = [], {}
     for label in range(classes):
         for number in range(train + test):
             video_id = f"class{label}/v_g{number:02d}_c01"
             name, shown = (f"class{label}", label) if labeled else ("", -1)
-            num_flow = num_frames - 1 if flow is not None else 0
+            num_flow = num_frames - 1 if info.quantized is not None else 0
             records.append(ClipRecord(video_id, video_id, name, shown, num_frames, num_flow, 25.0, 64, 48, ""))
             split[video_id] = "train" if number < train else "test"
     (root / "splits").mkdir(parents=True)

@@ -26,26 +26,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
+from tests.pretended_operations import COPIES, INDEXING, WAITS, WITHOUT_KERNEL, without_onednn_bug
+from tests.pretended_streams import stream_replacements
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = tuple(f"{ROOT / name}/" for name in ("covid_cmsf", "preprocess"))
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 aten = torch.ops.aten
-WAITS = {  # results whose value or size the CPU has to know
-    aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.is_nonzero.default,
-    aten.equal.default, aten.bincount.default, aten._unique2.default, aten.unique_dim.default,
-    aten.repeat_interleave.Tensor,
-}  # fmt: skip
-INDEXING = {
-    aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default,
-    aten._unsafe_index.Tensor,
-}  # fmt: skip
-COPIES = {aten._to_copy.default, aten.copy_.default}
-WITHOUT_KERNEL = {
-    "view", "_unsafe_view", "reshape", "_reshape_alias", "slice", "select", "unsqueeze", "squeeze", "expand", "permute",
-    "transpose", "t", "detach", "split", "split_with_sizes", "unbind", "alias", "as_strided", "lift_fresh", "unfold",
-    "diagonal", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense",
-    "set_", "resize_",
-}  # fmt: skip
 
 
 class DeviceMismatch(RuntimeError):
@@ -175,7 +162,6 @@ def on_gpu(value: Any) -> bool:
 
 
 def names_gpu(device: Any) -> bool:
-    """Whether `device`, if any is given, is the pretended GPU."""
     return device is not None and torch.device(device).type == "cuda"
 
 
@@ -200,7 +186,8 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         plain_kwargs = {**plain_kwargs, "device": CPU}
     if to_gpu:
         plain_kwargs = {key: value for key, value in plain_kwargs.items() if key != "pin_memory"}
-    result = func(*plain_args, **plain_kwargs)
+    with without_onednn_bug(func, plain_args):
+        result = func(*plain_args, **plain_kwargs)
     written = _written_arguments(func, args, kwargs)
     if written is not None:
         return written
@@ -341,7 +328,7 @@ def pretended_gpu() -> Iterator[GpuLog]:
     """Let this process believe in one GPU; yield the counts, which start at 0."""
     LOG.reset()
     with ExitStack() as stack:
-        for name, replacement in _replacements().items():
+        for name, replacement in (_replacements() | stream_replacements()).items():
             stack.enter_context(mock.patch(name, replacement, create="health_check" in name))
         torch.__future__.set_overwrite_module_params_on_conversion(True)
         stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, False)

@@ -17,6 +17,7 @@ import yaml
 from torch import nn
 
 import covid_cmsf as cc
+from covid_cmsf.clips.records import MOTION_VECTORS, FlowInfo
 from covid_cmsf.methods.base import EmbeddedBatch
 from covid_cmsf.methods.contrastive import CoCLR, InfoNCE, SupervisedContrastive
 from covid_cmsf.methods.memory_bank import MemoryBanks
@@ -217,13 +218,18 @@ def test_flow_of_larger_frames_is_that_of_the_short_edge_asked_for(tmp_path: Pat
 def test_embed_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
     text, single = tmp_path / "text.mp4", write_video(tmp_path / "single.avi", moving_square(1))
     text.write_text("no video")
-    rgb, flow = encoder_with_metadata("rgb"), encoder_with_metadata("flow")
+    rgb, flow, motion = map(encoder_with_metadata, ("rgb", "flow", "motion"))
+    assert motion.metadata is not None
+    vectors = FlowInfo(algorithm=MOTION_VECTORS, backend="pyav", version="", parameters={}, bound=20.0)
+    motion.metadata = motion.metadata.model_copy(update={"flow": vectors})
     with pytest.raises(ValueError, match=r"text\.mp4: cannot open as a video"):
         cc.embed(text, rgb)
     with pytest.raises(FileNotFoundError, match=r"no video file .*gone\.mp4"):
         cc.embed(tmp_path / "gone.mp4", rgb)
     with pytest.raises(ValueError, match=r"single\.avi has 1 frames; flow needs at least 2"):
         cc.embed(single, flow)
+    with pytest.raises(ValueError, match=r"single\.avi has 1 frames; motion needs at least 2"):
+        cc.embed(single, motion)
     with pytest.raises(ValueError, match="this Linear has no metadata"):
         cc.embed(single, nn.Linear(2, 2))
     with pytest.raises(ValueError, match="no video files"):

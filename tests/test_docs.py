@@ -22,7 +22,7 @@ DOCS = ROOT / "docs"
 GENERATED = {DOCS / uri: content for uri, content in generate().items()}
 PAGES = sorted(
     {
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
         *DOCS.rglob("*.md"),
         *(path for path in GENERATED if path.suffix == ".md"),
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from covid_cmsf.files import atomic_path, read_text, write_text_atomic
+from covid_cmsf.files import atomic_path, read_text, remove_temporary, write_text_atomic
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -16,6 +16,21 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
         raise RuntimeError
     assert final.read_text() == "old"
     assert list(tmp_path.iterdir()) == [final]
+
+
+def test_what_a_kill_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    with atomic_path(tmp_path / "a.txt") as temporary:
+        temporary.write_text("half")
+        kept = {name: tmp_path / name for name in ("b.tmp", ".lock", "sub")}
+        kept["b.tmp"].touch()
+        kept[".lock"].touch()
+        kept["sub"].mkdir()
+        copied = tmp_path / ".0123.tmp"  # a stage that was being copied
+        copied.mkdir()
+        (copied / "stage.json").touch()
+        remove_temporary(tmp_path)
+        assert sorted(tmp_path.iterdir()) == sorted(kept.values())
+        temporary.touch()
 
 
 def test_a_block_that_writes_nothing_is_an_error(tmp_path: Path) -> None:

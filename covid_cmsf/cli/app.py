@@ -6,7 +6,22 @@ from typing import Any
 import typer
 
 from covid_cmsf import __version__, exit_codes
-from covid_cmsf.cli import config, data, doctor, embed, evaluate, extract, learn, models, report, search, sharing, train
+from covid_cmsf.cli import (
+    clips_export,
+    cluster,
+    config,
+    data,
+    doctor,
+    embed,
+    evaluate,
+    extract,
+    learn,
+    models,
+    report,
+    search,
+    sharing,
+    train,
+)
 from preprocess.cli import preprocess
 from preprocess.synthetic.cli import demo_videos
 
@@ -35,7 +50,8 @@ def global_options(
 
 app.command("learn")(learn.learn)
 app.command("demo-videos")(demo_videos)
-app.command("preprocess")(preprocess)
+app.command("preprocess")(cluster.with_engine(preprocess))
+data.clips_app.command("export")(clips_export.export)
 app.add_typer(data.clips_app, name="clips")
 app.add_typer(data.views_app, name="views")
 app.add_typer(data.labels_app, name="labels")
@@ -46,7 +62,9 @@ app.add_typer(models.weights_app, name="weights")
 app.command("train")(train.train)
 app.command("cotrain")(train.cotrain)
 app.command("replay")(train.replay)
-app.command("extract")(extract.extract)
+app.command("status")(cluster.status)
+app.command("submit")(cluster.submit)
+app.command("extract")(cluster.with_engine(extract.extract))
 app.command("embed")(embed.embed)
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(search.app, name="search")

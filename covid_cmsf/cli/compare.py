@@ -1,6 +1,7 @@
 """`covid-cmsf evaluate compare`: is one network better than another, or is it chance?"""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -42,20 +43,22 @@ def compare(
     """Compare networks on the same queries: paired difference in R@k, kNN and linear, 95% interval, verdict.
 
     Each argument is a features file, the folder of a run, or PLAN:STAGE: that stage in all seeds and splits of a plan's
-    folder. NAME=ARGUMENT names it; several of one name are seeds of one method. Sources and seeds are resampled, and
-    with several networks the verdicts are corrected for their number.
+    folder. A+B fuses two of them, seed by seed. NAME=ARGUMENT names it; several of one name are seeds of one method.
+    Sources and seeds are resampled, and with several networks the verdicts are corrected for their number.
 
     \b
     covid-cmsf evaluate compare msf.features cmsf.features
     covid-cmsf evaluate compare runs/demo:msf-rgb runs/demo:cmsf-rgb-1
     covid-cmsf evaluate compare msf=runs/m0 msf=runs/m1 cmsf=runs/c0 cmsf=runs/c1
+    covid-cmsf evaluate compare rgb=runs/demo:cmsf-rgb-1 both=runs/demo:cmsf-rgb-1+runs/demo:cmsf-flow-1
     """
     from covid_cmsf.evaluation.compare import MethodRun, compare_runs
     from covid_cmsf.evaluation.features.stale import load_current_features
     from covid_cmsf.evaluation.render import compare_table
 
+    load = partial(load_current_features, allow_stale=allow_stale)
     runs = [
-        MethodRun(one.method, load_current_features(one.features, allow_stale=allow_stale), one.seed)
+        MethodRun(one.method, load(one.features), one.seed, None if one.second is None else load(one.second))
         for one in find_runs([first, *others])
     ]
     result = compare_runs(
@@ -69,15 +72,16 @@ def compare(
         seed=seed,
     )
     print_result("compare", result, compare_table(result), out, as_json)
-    report_skipped([skipped for run in runs for skipped in run.features.skipped])
+    report_skipped([skipped for run in runs for one in run.streams for skipped in one.skipped])
 
 
 class FoundRun(NamedTuple):
-    """Features file of one training run."""
+    """Features file of one training run; `second` is that of a network that it is fused with."""
 
     method: str
     features: Path
     seed: int | None
+    second: Path | None = None
 
 
 def find_runs(arguments: Sequence[str]) -> list[FoundRun]:
@@ -86,7 +90,15 @@ def find_runs(arguments: Sequence[str]) -> list[FoundRun]:
     for text in arguments:
         name, equals, rest = ("", "", text) if Path(text).exists() else text.partition("=")
         name, rest = (name, rest) if equals else (text, text)
-        runs += [FoundRun(name, path, seed) for path, seed in _find_features(rest)]
+        left, plus, right = (rest, "", "") if Path(rest).exists() else rest.partition("+")
+        found = _find_features(left)
+        if not plus:
+            runs += [FoundRun(name, path, seed) for path, seed in found]
+            continue
+        fused = _find_features(right)
+        if (seeds := [seed for _, seed in found]) != (others := [seed for _, seed in fused]):
+            raise ValueError(f"{rest}: seeds {seeds} and {others} cannot be fused one by one")
+        runs += [FoundRun(name, path, seed, second) for (path, seed), (second, _) in zip(found, fused, strict=True)]
     return runs
 
 

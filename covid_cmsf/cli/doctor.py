@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from covid_cmsf import __version__, exit_codes
 from covid_cmsf.cli.options import Json
@@ -30,20 +30,27 @@ STATUS_COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 def doctor(
     folder: Annotated[Path, typer.Argument(help="Output folder to check.", show_default="this folder")] = Path(),
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Test the GPU instead: compare it with the CPU, time it, advise on settings.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Check the installation: packages, codecs, decoders, GPUs, shared memory, output folder; exit code 1 on errors.
 
     \b
     covid-cmsf doctor runs
+    covid-cmsf doctor --gpu
     """
+    if gpu:
+        raise typer.Exit(exit_codes.SUCCESS if check_gpu(as_json=as_json) else exit_codes.FAILED)
     results = list(run_checks(folder))
     errors = [result for result in results if result.status == "error"]
     if as_json:
         report = {"version": __version__, "healthy": not errors, "checks": [asdict(result) for result in results]}
         typer.echo(json.dumps(report))
     else:
-        table = Table("check", "", "result", title=f"covid-cmsf {__version__}")
+        result_column = Column("result", overflow="fold")  # an address that is cut helps nobody
+        table = Table("check", "", result_column, title=f"covid-cmsf {__version__}")
         for result in results:
             color = STATUS_COLORS[result.status]
             table.add_row(escape(result.name), f"[{color}]{result.status}[/]", escape(result.message))
@@ -56,12 +63,34 @@ def doctor(
     raise typer.Exit(exit_codes.FAILED if errors else exit_codes.SUCCESS)
 
 
+def check_gpu(*, as_json: bool) -> bool:
+    """Run the GPU's self-test and print it; return whether the GPU computes what the CPU does."""
+    from covid_cmsf.devices import choose_device
+    from covid_cmsf.diagnostics import gpu
+
+    results = list(gpu.run_gpu_test(choose_device("cuda")))  # no GPU: ValueError, one line, exit code 2
+    passed = all(result.passed for result in results)
+    if as_json:
+        report = {"version": __version__, "passed": passed, "checks": [asdict(result) for result in results]}
+        typer.echo(json.dumps(report))
+        return passed
+    table = Table("", "check", "", "result", title=f"covid-cmsf {__version__}, GPU")
+    for result in results:
+        status = "" if result.kind != "correct" else "[green]ok[/]" if result.passed else "[red]error[/]"
+        table.add_row(result.kind, escape(result.name), status, escape(result.message))
+    out = Console()
+    out.print(table)
+    failed = sum(not result.passed for result in results)
+    out.print("[green]The GPU computes what the CPU does.[/]" if passed else f"[red]Failed:[/] {failed} checks.")
+    return passed
+
+
 # The checks behind `covid-cmsf doctor`: each yields ok, warning or error, and what to do.
 
 Status = Literal["ok", "warning", "error"]
 REQUIRED = (
     "torch torchvision numpy av opencv-contrib-python-headless numba einops PyYAML pydantic typer rich safetensors "
-    "tensorboard matplotlib optuna"
+    "scipy tensorboard matplotlib pillow optuna"
 ).split()
 OPTIONAL = {
     "decord": "second decoder",
@@ -69,7 +98,9 @@ OPTIONAL = {
     "msgpack": "CoCLR's LMDB files",
     "ray": "Ray Tune",
     "huggingface_hub": "sharing encoders",
+    "wandb": "metrics for Weights & Biases",
 }
+CPU_INDEX = "--index-url https://download.pytorch.org/whl/cpu"
 CONFLICTING_OPENCV_PACKAGES = ("opencv-python", "opencv-python-headless", "opencv-contrib-python")
 
 
@@ -87,6 +118,7 @@ def run_checks(folder: Path) -> Iterator[CheckResult]:
     checks: list[Callable[[], Iterator[CheckResult]]] = [
         check_python,
         check_packages,
+        check_torchvision,
         check_opencv,
         check_video_codecs,
         check_decoders,
@@ -117,6 +149,16 @@ def check_packages() -> Iterator[CheckResult]:
         yield CheckResult(name, "ok" if version else "error", version or f"missing: pip install {name}")
     for name, purpose in OPTIONAL.items():
         yield CheckResult(name, "ok", installed_version(name) or f"not installed (optional: {purpose})")
+
+
+def check_torchvision() -> Iterator[CheckResult]:
+    """Check that torchvision was built for this torch: one from another index cannot be imported."""
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        advice = f"install both from one index, on a machine without CUDA: pip install torch torchvision {CPU_INDEX}"
+        yield CheckResult("torchvision and torch", "error", f"they do not fit ({reason}); {advice}")
 
 
 def check_opencv() -> Iterator[CheckResult]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import typer
 
 from covid_cmsf.cli import compare, finetune, low_shot, transfer, unlabeled
+from covid_cmsf.cli.cluster import with_engine
 from covid_cmsf.cli.finetune import train_and_print
 from covid_cmsf.cli.options import (
     AllowSharedSources,
@@ -18,6 +19,7 @@ from covid_cmsf.cli.options import (
     Json,
     Length,
     Modality,
+    Processes,
     Protocol,
     Query,
     ResultFile,
@@ -103,6 +105,7 @@ def linear(
     split: Split = None,
     workers: Workers = 2,
     device: Device = "auto",
+    processes: Processes = None,
     seed: Seed = 0,
     force: Force = False,
     out: Path | None = typer.Option(None, "--out", "-o", help="JSON file; with CLIPS the folder of the training."),
@@ -126,10 +129,11 @@ def linear(
         train_and_print(
             mode, features, clips, {**overrides, **val_options}, {**protocol_options, "protocol": protocol or "clean"},
             branch=branch, random=None, query=query, allow_shared_sources=allow_shared_sources, split=split,
-            workers=workers, device=device, seed=seed, force=force, out=out, as_json=as_json,
+            workers=workers, device=device, processes=processes, seed=seed, force=force, out=out, as_json=as_json,
         )  # fmt: skip
         return
     clip_options = {**overrides, **protocol_options, "branch": branch, "protocol": protocol, "split": split}
+    clip_options["processes"] = processes
     if given := [name.removeprefix("num_") for name, value in clip_options.items() if value is not None]:
         raise ValueError(f"--{given[0].replace('_', '-')} goes with CLIPS; a features file has it settled already")
     from covid_cmsf.evaluation.preflight import load_checked
@@ -195,7 +199,8 @@ def knn(
 
 app.command("low-shot")(low_shot.low_shot)
 app.command()(finetune.finetune)
-app.command()(transfer.transfer)
+app.command()(finetune.attentive)
+app.command()(with_engine(transfer.transfer))
 app.command()(unlabeled.neighbors)
 app.command()(unlabeled.unlabeled)
 

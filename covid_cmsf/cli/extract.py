@@ -13,6 +13,7 @@ from covid_cmsf.cli.options import (
     Force,
     Length,
     Modality,
+    Processes,
     Protocol,
     Seed,
     Size,
@@ -51,6 +52,7 @@ def extract(
     ),
     workers: Workers = 2,
     device: Device = "auto",
+    processes: Processes = None,
     precision: str = typer.Option("fp32", "--precision", help="fp32, bf16 or fp16."),
     seed: Seed = 0,
     force: Force = False,
@@ -63,7 +65,7 @@ def extract(
     \b
     covid-cmsf extract runs/infonce CLIPS --out rgb.features
     """
-    from covid_cmsf.devices import choose_device
+    from covid_cmsf.devices import choose_devices
     from covid_cmsf.evaluation.features.extract import extract_features
     from covid_cmsf.evaluation.features.protocol import build_eval_protocol
     from covid_cmsf.evaluation.features.subsets import load_split
@@ -97,7 +99,7 @@ def extract(
             split=split,
             batch_size=batch_size,
             num_workers=workers,
-            device=choose_device(device),
+            device=choose_devices(device, processes),
             precision=precision,
             replace=force,
             on_video=advance,

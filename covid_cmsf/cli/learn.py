@@ -20,7 +20,12 @@ UNTRAINED = {"image": "image network, trained on photographs", "motion": "flow h
 
 
 def learn(
-    videos: Path = typer.Argument(..., help="Folder of video files, also in subfolders.", show_default=False),
+    videos: Path = typer.Argument(
+        ...,
+        help="Folder of video files, also in subfolders, or a list of them: .csv or .jsonl with the column file; where "
+        "wanted id, label, source, start, end.",
+        show_default=False,
+    ),
     out: Path = typer.Option(
         ..., "--out", "-o", help="Folder of the project, new or to go on with.", show_default=False
     ),
@@ -77,8 +82,8 @@ def learn(
     guide: str | None = typer.Option(
         None,
         "--guide",
-        help="timm:NAME?weights=FILE or torchvision:NAME?weights=FILE: this network guides both, instead of each the "
-        "other.",
+        help="timm:NAME?weights=FILE, torchvision:NAME?weights=FILE or transformers:FOLDER: this network guides both, "
+        "instead of each the other.",
         show_default=False,
         rich_help_panel=PLAN_PANEL,
     ),
@@ -99,6 +104,7 @@ def learn(
     \b
     covid-cmsf learn VIDEOS --out PROJECT --estimate
     covid-cmsf learn VIDEOS --out PROJECT --time 2h
+    covid-cmsf learn scenes.csv --out PROJECT
     """
     from covid_cmsf.projects.estimate import parse_time
     from covid_cmsf.projects.learn import estimate_learning
@@ -162,10 +168,14 @@ def _print_summary(result: "LearnResult") -> None:
         for line in describe(measures):
             console.print(f"  {line}", markup=False)
     if result.skipped:
-        console.print(f"{len(result.skipped)} videos could not be read:", style="yellow")
+        videos = "1 video" if len(result.skipped) == 1 else f"{len(result.skipped)} videos"
+        console.print(f"{videos} could not be read:", style="yellow")
         for failure in result.skipped[:MAX_LISTED]:
             console.print(printable(f"  {failure.video_id}: {failure.reason}"), style="yellow", markup=False)
-        console.print(f"  all of them: {result.folder / 'clips' / 'failures.csv'}", style="yellow")
+        clips = result.folder / "clips"
+        console.print(
+            f"  all of them: {clips / 'failures.csv'}; `covid-cmsf clips accept {clips}` accepts them", style="yellow"
+        )
     console.print(f"page: {result.folder / 'page' / 'index.html'}")
     console.print("next:")
     console.print(f"  covid-cmsf search query {result.folder} my.mp4", markup=False)

@@ -64,7 +64,7 @@ Modality = Annotated[
     str | None,
     typer.Option(
         "--modality",
-        help="rgb, flow, residual_flow, rgbdiff or frame (center frame, for 2D networks).",
+        help="rgb, flow, residual_flow, motion, residual_motion, rgbdiff or frame (center frame, for 2D networks).",
         show_default=False,
     ),
 ]
@@ -87,6 +87,15 @@ Split = Annotated[
 ]
 Workers = Annotated[int, typer.Option("--workers", min=0, help="Processes that read clips; 0: only this one.")]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, ...; auto: a GPU if there is one.")]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        min=1,
+        help="Processes that share the videos, each with --workers; default: one per GPU.",
+        show_default=False,
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Random seed.")]
 
 Columns = Annotated[int, typer.Option("--columns", min=1, max=32, help="Frames per row.")]

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from covid_cmsf.cli import search_collection, search_page
-from covid_cmsf.cli.options import Device, Force, Json, Windows, Workers, interrupt_on_sigterm, report_skipped
+from covid_cmsf.cli.cluster import with_engine
+from covid_cmsf.cli.options import (
+    Device,
+    Force,
+    Json,
+    Processes,
+    Windows,
+    Workers,
+    interrupt_on_sigterm,
+    report_skipped,
+)
 from covid_cmsf.cli.search_collection import Csv, Index, SearchModality, StoreOption
 from covid_cmsf.cli.tables import print_rows
 
@@ -31,6 +41,7 @@ Fuse = Annotated[
 
 
 @app.command()
+@with_engine
 def index(
     sources: Annotated[
         list[Path],
@@ -55,6 +66,7 @@ def index(
     faiss: bool = typer.Option(False, "--faiss", help="Also for approximate search, above a million windows."),
     workers: Workers = 0,
     device: Device = "auto",
+    processes: Processes = None,
     force: Force = False,
 ) -> None:
     """Build an index: of features files, or of videos and the weights of encoders. The same command resumes.
@@ -65,10 +77,27 @@ def index(
     covid-cmsf search index rgb.features flow.features -o index
     """
     from covid_cmsf.logs import progress_bar
-    from covid_cmsf.search.build import Extraction, add_to_index, index_features, index_videos
+    from covid_cmsf.search.build import (
+        Extraction,
+        Skipped,
+        add_to_index,
+        index_features,
+        index_videos,
+        is_index_of,
+        is_same_index,
+    )
     from covid_cmsf.search.encoders import open_encoder
-    from covid_cmsf.search.index import parse_weights, save_index
-    from covid_cmsf.search.project import CLIPS_FOLDER, FEATURES_FOLDER, INDEX_FILE, INDEX_FOLDER, is_project
+    from covid_cmsf.search.index import save_index
+    from covid_cmsf.search.project import (
+        CLIPS_FOLDER,
+        FEATURES_FOLDER,
+        INDEX_FILE,
+        INDEX_FOLDER,
+        index_folder,
+        is_project,
+    )
+    from covid_cmsf.search.weights import parse_weights
+    from covid_cmsf.training.run_dir import lock_dir
 
     source, is_features = sources[0], sources[0].is_file()
     if is_project(source):
@@ -84,42 +113,59 @@ def index(
     if not is_features and len(sources) > 1:
         raise ValueError(f"{len(sources)} sources: give one folder, or features files only")
     fusion = None if fuse is None else parse_weights(fuse)
-    extraction = Extraction(device=device, num_workers=workers, progress=progress_bar)
+    extraction = Extraction(device=device, num_processes=processes, num_workers=workers, progress=progress_bar)
     if update:
         if is_features or weights or windows or fuse:
             raise ValueError(
                 "--update takes a folder of videos or clips only; the index has its own encoders and weights"
             )
-        with interrupt_on_sigterm():
-            added, skipped = add_to_index(out, source, extraction=extraction)
+        with lock_dir(index_folder(out)), interrupt_on_sigterm():
+            added, unreadable = add_to_index(out, source, extraction=extraction)
         typer.echo(f"{out}: {added} videos added")
         _add_faiss(out, faiss)
-        report_skipped(skipped)
+        report_skipped(unreadable)
         return
-    if out.exists() and not (force and (out / INDEX_FILE).is_file()) and not _is_unfinished(out):
-        hint = "--force replaces it, --update adds to it" if (out / INDEX_FILE).is_file() else "choose another folder"
-        raise FileExistsError(f"{out} exists; {hint}")
+    is_new = not out.exists() or _is_unfinished(out)  # in this order: another process may complete it meanwhile
+    is_index = (out / INDEX_FILE).is_file()
+    if not (is_index or is_new):
+        raise FileExistsError(f"{out} exists, and is no index; choose another folder")
     if is_features and windows:
         raise ValueError("--windows is for videos; features files have their windows already")
     if not is_features and not weights:
         raise ValueError(f"{source} is no features file: --weights says which encoders embed its videos")
     encoders = [open_encoder(one, num_windows=windows) for one in weights or []]
+    built, kept = None, {encoder.name: encoder for encoder in encoders}
     if is_features:
         built, kept = index_features(sources, clips=clips, encoders=encoders, weights=fusion)
-        save_index(out, built, kept)
-        _describe(out, built, kept)
+    if is_index and not force:
+        same = is_index_of(out, source, encoders, weights=fusion) if built is None else is_same_index(out, built)
+        if not same:
+            raise FileExistsError(
+                f"{out / INDEX_FILE} exists, of other, or changed, videos or of other encoders; --force replaces it, "
+                "--update adds new videos"
+            )
+        typer.echo(f"{out}: already there, nothing to do")
         _add_faiss(out, faiss)
-    else:
-        with interrupt_on_sigterm():
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    skipped: Skipped = ()
+    with lock_dir(out), interrupt_on_sigterm():
+        if built is not None:
+            save_index(out, built, kept)
+        else:
             built, skipped = index_videos(source, encoders, out, weights=fusion, extraction=extraction)
-        _describe(out, built, {encoder.name: encoder for encoder in encoders})
-        _add_faiss(out, faiss)
-        report_skipped(skipped)
+    _describe(out, built, kept)
+    _add_faiss(out, faiss)
+    report_skipped(skipped)
 
 
 def _is_unfinished(folder: Path) -> bool:
     """Whether a folder has nothing but what an interrupted `search index` left there."""
-    return folder.is_dir() and all(path.name.startswith(".") for path in folder.iterdir())
+    if not folder.is_dir():
+        return False
+    # Interrupted while the files of a complete index were moved to their place.
+    was_moving = any((folder / ".new").glob("*"))
+    return was_moving or all(path.name.startswith(".") for path in folder.iterdir())
 
 
 def _describe(out: Path, built: "SearchIndex", encoders: "dict[str, IndexEncoder]") -> None:
@@ -170,7 +216,8 @@ def query(
     """
     from covid_cmsf.search.approximate import ApproximateSearch
     from covid_cmsf.search.find import find_videos, open_query
-    from covid_cmsf.search.index import load_index, parse_weights
+    from covid_cmsf.search.index import load_index
+    from covid_cmsf.search.weights import parse_weights
 
     if fuse is not None and modality != "fused":
         raise ValueError(f"--fuse is for --modality fused, not for {modality}")

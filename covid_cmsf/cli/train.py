@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from covid_cmsf import exit_codes
+from covid_cmsf.cli import cluster
 from covid_cmsf.cli.options import Config, Overrides, RunFolder
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def train(
     modality: Annotated[
         str | None,
         typer.Option(
-            "--modality", help="rgb, flow, residual_flow, rgbdiff or frame; default: as in CONFIG.", show_default=False
+            "--modality", help="rgb, flow, residual_flow, motion, residual_motion, rgbdiff or frame", show_default=False
         ),
     ] = None,
     epochs: Annotated[
@@ -61,7 +63,7 @@ def train(
         typer.Option(
             "--guide",
             help="Run or weights file of the frozen guide, or a network by name: timm:NAME, "
-            "torchvision:NAME?weights=FILE; may be repeated.",
+            "torchvision:NAME?weights=FILE, transformers:FOLDER; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -244,7 +246,12 @@ def cotrain(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the stages as a graph, with cost estimates; train nothing.")
     ] = False,
-    only: Annotated[str | None, typer.Option("--only", help="Run only this stage.", show_default=False)] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--only", help="Run only this stage: cmsf-rgb-1, or of one seed: seed-0/cmsf-rgb-1.", show_default=False
+        ),
+    ] = None,
     start: Annotated[
         str | None, typer.Option("--from", help="Run this stage and those after it.", show_default=False)
     ] = None,
@@ -252,6 +259,20 @@ def cotrain(
         int, typer.Option("--parallel", min=1, help="Stages at the same time, each on its own GPU.")
     ] = 1,
     num_processes: Annotated[int, typer.Option("--processes", min=1, help="Processes per stage, under torchrun.")] = 1,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--reuse",
+            help="Folder of another plan: finished stages with the same settings and clips are copied, not trained. "
+            "May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    engine: cluster.Engine = "local",
+    job_cpus: cluster.JobCpus = 1,
+    job_gpus: cluster.JobGpus = 0,
+    sbatch: cluster.Sbatch = "",
+    detach: cluster.Detach = False,
 ) -> None:
     """Run co-training rounds: every stage trains one network, guided by a frozen one of the other modality.
 
@@ -262,16 +283,20 @@ def cotrain(
     \b
     covid-cmsf cotrain demo --clips demo/clips --parallel 2
     covid-cmsf cotrain paper/video/cotraining --clips CLIPS --dry-run
+    covid-cmsf cotrain paper/video/ablation-n --clips CLIPS --reuse runs/paper/video/cotraining
+    covid-cmsf cotrain paper/video/cotraining --clips CLIPS --engine slurm --job-gpus 1 --sbatch '--time=2-0' --detach
     """
     from covid_cmsf.config import config_name, find_config
     from covid_cmsf.cotrain.run import load_plan, prepare_plan
 
+    cluster.check_engine(engine, job_cpus=job_cpus != 1, job_gpus=job_gpus > 0, sbatch=bool(sbatch), detach=detach)
     path = find_config("plans", plan)
     options = {"defaults.clips": clips, "defaults.encoder": encoder, "defaults.batch_size": batch_size}
     changes = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     changes += [f"seeds=[{seeds.strip('[]')}]"] if seeds is not None else []
     changes += [f"splits=[{splits.strip('[]')}]"] if splits is not None else []
-    chosen = load_plan(path, [*changes, *(overrides or ())])
+    changes += overrides or ()
+    chosen = load_plan(path, changes)
     name = config_name("plans", path)
     folder = out or RUNS / name
     console = Console()
@@ -280,9 +305,17 @@ def cotrain(
         from covid_cmsf.cotrain.executor import select_stages
 
         chosen, graphs = prepare_plan(chosen, folder, plan_dir=path.parent, only=only, start=start, parallel=parallel)
-        wanted = select_stages(graphs[0], only=only, start=start)
-        print_costs(chosen.repetitions, [[one for one in stages if one.name in wanted] for stages in graphs], console)
+        wanted = select_stages([one for stages in graphs for one in stages], only=only, start=start)
+        print_costs(chosen.repetitions, [[one for one in stages if one.id in wanted] for stages in graphs], console)
         return
+    if engine != "local":
+        from covid_cmsf.cotrain.run import plan_jobs
+
+        command = ["cotrain", str(path), *changes, f"--out={folder}", f"--processes={num_processes}"]
+        command += [f"--reuse={one}" for one in reuse or ()]
+        find = partial(plan_jobs, chosen, folder, command, plan_dir=path.parent, only=only, start=start)
+        resources = cluster.make_resources(job_cpus, job_gpus, sbatch)
+        cluster.run_plan_jobs(engine, find, folder, resources, detach=detach)
     from covid_cmsf.cotrain.display import stage_bars
     from covid_cmsf.cotrain.gains import gain_notes, gains_table, read_gains
     from covid_cmsf.cotrain.run import run_plan
@@ -297,6 +330,7 @@ def cotrain(
             start=start,
             parallel=parallel,
             num_processes=num_processes,
+            reuse=reuse or (),
             show=show,
         )
     measured = "R@1 and linear in percent" if has_labels(rows) else "measured without labels"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from covid_cmsf import __version__
+from covid_cmsf.cli import doctor
 from covid_cmsf.cli.app import build_command
 from tests.factories import make_ucf
 
@@ -68,6 +69,12 @@ def test_help_comes_without_heavy_imports() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
 
 
+def test_training_is_configured_without_torchvision() -> None:
+    """It imports torch._dynamo, which takes twice as long as PyTorch itself; only what builds a ResNet needs it."""
+    code = "import sys, covid_cmsf.cotrain.run; print({'torchvision', 'torch._dynamo'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "set()"
+
+
 def test_preprocessing_workers_do_not_import_torch() -> None:
     code = "import sys, preprocess.convert, preprocess.run, preprocess.config; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
@@ -79,6 +86,17 @@ def test_doctor_says_whether_all_is_well(tmp_path: Path) -> None:
     report = json.loads(result.stdout)
     assert (result.returncode == 0) == report["healthy"]
     assert {"python", "torch", "H.264", "OpenCV TV-L1"} <= {finding["name"] for finding in report["checks"]}
+
+
+def test_doctor_finds_a_torchvision_that_was_built_for_another_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(doctor.check_torchvision()) == []
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    monkeypatch.delitem(sys.modules, "torchvision")
+    monkeypatch.syspath_prepend(tmp_path)
+    (found,) = doctor.check_torchvision()
+    assert found.status == "error" and "torchvision::nms" in found.message and "--index-url" in found.message
 
 
 @pytest.mark.slow

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 import covid_cmsf as cc
 from covid_cmsf import embeddings as embeddings_module
 from covid_cmsf.cli.app import app
+from covid_cmsf.evaluation.features.file import save_features
 from covid_cmsf.evaluation.features.shards import ShardStore
-from tests.evaluation.factories import small_checkpoint
+from tests.evaluation.factories import small_checkpoint, synthetic_features
 from tests.factories import moving_square, write_video
 
 
@@ -52,7 +53,10 @@ def test_every_format_has_the_same_rows_and_those_of_embed(folder: Path, tmp_pat
     np.testing.assert_array_equal(np.array(table["embedding"].to_pylist(), np.float32), expected)
     rows = list(csv.DictReader((tmp_path / "y.csv").open()))
     assert [row["id"] for row in rows] == [row["id"] for row in csv.DictReader((tmp_path / "x.csv").open())] == ids
-    values = [[float(value) for name, value in row.items() if name != "id"] for row in rows]
+    files = [str(folder / "videos" / "a" / f"v{number}.mp4") for number in range(3)]
+    assert [row["file"] for row in csv.DictReader((tmp_path / "x.csv").open())] == files
+    assert [row["file"] for row in rows] == table["file"].to_pylist() == files
+    values = [[float(value) for name, value in row.items() if name not in ("id", "file")] for row in rows]
     np.testing.assert_array_equal(np.array(values, np.float32), expected)
 
 
@@ -63,9 +67,32 @@ def test_windows_have_times_and_unreadable_files_are_listed(folder: Path, tmp_pa
     weights = folder / "rgb.safetensors"
     embed(video, tmp_path / "broken.mp4", "--weights", weights, "-o", tmp_path / "w.csv", "--per-window", code=3)
     rows = list(csv.DictReader((tmp_path / "w.csv").open()))
-    assert len(rows) == 4 and {row["id"] for row in rows} == {str(video)}
+    assert len(rows) == 4 and {row["id"] for row in rows} == {row["file"] for row in rows} == {str(video)}
     assert [float(row["start"]) for row in rows] == pytest.approx([0, 0.2, 0.36, 0.56])
     assert all(float(row["end"]) - float(row["start"]) == pytest.approx(6 / 25) for row in rows)
+
+
+def test_a_features_file_becomes_a_table_with_classes_sources_and_subsets(tmp_path: Path) -> None:
+    features = synthetic_features()
+    save_features(tmp_path / "rgb.features", features)
+    for name in ("x.parquet", "x.npy", "y.csv"):
+        assert f"{len(features.videos)} videos" in embed(tmp_path / "rgb.features", "-o", tmp_path / name)
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), features.features.numpy())
+    table = parquet.read_table(tmp_path / "x.parquet")
+    np.testing.assert_array_equal(np.array(table["embedding"].to_pylist(), np.float32), features.features.numpy())
+    rows = list(csv.DictReader((tmp_path / "y.csv").open()))
+    names = ("id", "class", "source", "subset")
+    beside = list(csv.DictReader((tmp_path / "x.csv").open()))
+    assert [[row[name] for name in names] for row in rows] == [list(row.values()) for row in beside]
+    assert [row["class"] for row in rows] == table["class"].to_pylist()
+    assert [row["class"] for row in rows] == [features.videos.class_names[one] for one in features.videos.labels]
+    assert [row["subset"] for row in rows] == list(features.videos.subsets)
+    assert [row["source"] for row in rows] == list(features.videos.sources)
+    for arguments in ([tmp_path], [tmp_path / "rgb.features", tmp_path / "rgb.features"]):
+        with pytest.raises(ValueError, match="videos need --weights"):
+            embed(*arguments, "-o", tmp_path / "z.csv")
+    with pytest.raises(ValueError, match="videos need --weights"):
+        embed(tmp_path / "rgb.features", "--per-window", "-o", tmp_path / "z.csv")
 
 
 # One video per piece, and a long pause after the second, so that the signal hits the middle.

@@ -181,6 +181,7 @@ def test_a_damaged_video_is_listed_and_the_exit_code_is_3(clips: Path, tmp_path:
         (["evaluate", "linear", "WEIGHTS", "CLIPS"], "needs --out"),
         (["evaluate", "linear", "WEIGHTS", "--epochs", "3"], "--epochs goes with CLIPS"),
         (["evaluate", "linear", "WEIGHTS", "--protocol", "coclr"], "--protocol goes with CLIPS"),
+        (["evaluate", "linear", "WEIGHTS", "--processes", "2"], "--processes goes with CLIPS"),
         (["evaluate", "linear", "WEIGHTS", "CLIPS", "--gallery", "fit"], "leave --gallery out"),
         (["evaluate", "fusion", "no", "no"], "no file no"),
         (["evaluate", "finetune", "WEIGHTS", "CLIPS", "--out", "x", "--crops", "3"], "num_crops = 3"),

@@ -1,6 +1,7 @@
 """`covid-cmsf search` from features files to neighbors and clusters."""
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import covid_cmsf as cc
 from covid_cmsf.cli.app import app
 from covid_cmsf.commands import extract_features
 from covid_cmsf.evaluation.features.file import save_features
+from covid_cmsf.training.run_dir import lock_dir
 from tests.evaluation.factories import small_checkpoint
 from tests.factories import make_ucf, moving_square, write_video
 from tests.preprocess.commands import preprocess
@@ -103,6 +105,32 @@ def test_wrong_use_is_refused_before_anything_is_written(index: Path, tmp_path: 
         search("duplicates", index)
 
 
+def test_the_same_command_again_finds_the_index_there(index: Path, tmp_path: Path) -> None:
+    command = ("index", tmp_path / "rgb", tmp_path / "flow", "-o", index)
+    before = {path.name: path.read_bytes() for path in index.iterdir()}
+    assert "already there" in search(*command)
+    assert {path.name: path.read_bytes() for path in index.iterdir()} == before
+    (index / "videos.csv").write_bytes(before["videos.csv"][:-3])
+    with pytest.raises(ValueError, match=r"videos\.csv is missing or was changed"):
+        search(*command)
+
+
+def test_an_index_whose_files_were_being_moved_is_finished(index: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in index.iterdir()}
+    (index / ".new").mkdir()
+    (index / "index.json").rename(index / ".new" / "index.json")
+    search("index", tmp_path / "rgb", tmp_path / "flow", "-o", index)
+    assert {path.name: path.read_bytes() for path in index.iterdir()} == before
+
+
+def test_two_processes_never_write_one_index(tmp_path: Path, index: Path) -> None:
+    (tmp_path / "new").mkdir()
+    with lock_dir(tmp_path / "new"), pytest.raises(ValueError, match="another process is writing to"):
+        search("index", tmp_path / "rgb", "-o", tmp_path / "new")
+    with lock_dir(index), pytest.raises(ValueError, match="another process is writing to"):
+        search("index", tmp_path, "--update", "-o", index)
+
+
 def test_a_file_can_be_no_query_where_the_weights_are_lost(index: Path, tmp_path: Path) -> None:
     video = write_video(tmp_path / "my.mp4", moving_square(10))
     with pytest.raises(ValueError, match="no encoder for flow, rgb, so only its own videos can be queries"):
@@ -116,7 +144,9 @@ def test_from_video_files_to_a_page_of_results(tmp_path: Path) -> None:
     write_video(tmp_path / "videos" / "copy.mp4", moving_square(30, seed=1)[:, :, ::-1])
     weights = small_checkpoint(tmp_path / "rgb.safetensors")
     videos, index = tmp_path / "videos", tmp_path / "index"
-    assert "4 videos, 8 windows of rgb" in search("index", videos, "--weights", weights, "--windows", 2, "-o", index)
+    command = ("index", videos, "--weights", weights, "--windows", 2, "-o", index)
+    assert "4 videos, 8 windows of rgb" in search(*command)
+    assert "already there" in search(*command)
     (tmp_path / "v1.mp4").write_bytes((videos / "v1.mp4").read_bytes())
     page = tmp_path / "results.html"
     rows = json.loads(
@@ -128,9 +158,30 @@ def test_from_video_files_to_a_page_of_results(tmp_path: Path) -> None:
     found = json.loads(search("duplicates", index, "--json").splitlines()[-1])
     assert [(row["first"], row["second"], row["mirrored"]) for row in found] == [("copy", "v1", True)]
     write_video(videos / "v9.mp4", moving_square(30, seed=9))
+    with pytest.raises(FileExistsError, match=r"index\.json exists, of other, or changed, videos"):
+        search(*command)
     assert "1 videos added" in search("index", videos, "--update", "-o", index)
     with pytest.raises(ValueError, match="--update takes a folder"):
         search("index", videos, "--update", "--weights", weights, "-o", index)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["files", "store"])
+def test_an_index_of_videos_that_were_replaced_is_not_taken_for_theirs(tmp_path: Path, kind: str) -> None:
+    source = make_ucf(tmp_path / "videos", num_frames=12)
+    if kind == "store":
+        assert preprocess(source, tmp_path / "clips", "--modalities", "rgb").returncode == 0
+        source = tmp_path / "clips"
+    weights = small_checkpoint(tmp_path / "rgb.safetensors")
+    command = ("index", source, "--weights", weights, "--windows", 1, "-o", tmp_path / "index")
+    assert "6 videos" in search(*command)
+    assert "already there" in search(*command)
+    file = next(path for path in sorted(source.rglob("*")) if path.suffix in (".avi", ".mp4"))
+    os.utime(file, (0, 0))
+    with pytest.raises(FileExistsError, match="of other, or changed, videos or of other encoders; --force replaces it"):
+        search(*command)
+    assert "6 videos" in search(*command, "--force")
+    assert "already there" in search(*command)
 
 
 @pytest.mark.slow
