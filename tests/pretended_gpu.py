@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
+from tests.pretended_copies import COPIES_TO_CPU, cost_to_gpu, is_asynchronous, is_pinned, pin_memory
 from tests.pretended_operations import COPIES, INDEXING, WAITS, WITHOUT_KERNEL, without_onednn_bug
 from tests.pretended_streams import stream_replacements
 
@@ -63,9 +64,14 @@ class GpuLog:
         self.kernels.clear()
         self.copied_bytes = 0
 
-    def wait(self, what: str) -> None:
+    def count_wait(self, what: str) -> None:
         """Count a synchronization at the calling line of the project."""
         self.synchronizations[what, calling_line()] += 1
+
+    def wait(self, what: str) -> None:
+        """Count one that waits for all that was launched."""
+        self.count_wait(what)
+        COPIES_TO_CPU.finish()
 
 
 LOG = GpuLog()
@@ -188,6 +194,9 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         plain_kwargs = {key: value for key, value in plain_kwargs.items() if key != "pin_memory"}
     with without_onednn_bug(func, plain_args):
         result = func(*plain_args, **plain_kwargs)
+    into_cpu = not on_gpu(args[0]) if func is aten.copy_.default else not to_gpu
+    if func in COPIES and gpu_tensors and not in_backward and into_cpu and is_asynchronous(func, args, kwargs):
+        COPIES_TO_CPU.launch(result, new=func is not aten.copy_.default)
     written = _written_arguments(func, args, kwargs)
     if written is not None:
         return written
@@ -219,15 +228,18 @@ def _count(func: Any, name: str, args: Any, kwargs: Any, *, to_gpu: bool, in_bac
         LOG.wait("index by a mask")
     launches = name not in WITHOUT_KERNEL
     if func in COPIES and not in_backward:
-        source = args[1] if func is aten.copy_.default else args[0]
-        destination_on_gpu = on_gpu(args[0]) if func is aten.copy_.default else to_gpu
-        asynchronous = kwargs.get("non_blocking", False) or (func is aten.copy_.default and len(args) > 2 and args[2])
-        if on_gpu(source) and not destination_on_gpu:
-            LOG.wait("copy to the CPU")  # also if non_blocking: nobody may read it before a synchronization
-        elif destination_on_gpu and not on_gpu(source):
-            LOG.copied_bytes += source.numel() * source.element_size()
+        source, destination = (args[1], args[0]) if func is aten.copy_.default else (args[0], None)
+        asynchronous = is_asynchronous(func, args, kwargs)
+        to_gpu = to_gpu if destination is None else on_gpu(destination)
+        if on_gpu(source) and not to_gpu:
             launches = False  # the copy engine's work
-            if not (asynchronous and getattr(source, "pinned", False)):
+            if not asynchronous or not (destination is None or is_pinned(destination)):
+                LOG.wait("copy to the CPU")
+        elif to_gpu and not on_gpu(source):
+            LOG.copied_bytes += source.numel() * source.element_size()
+            cost = cost_to_gpu(source, destination, kwargs, asynchronous=asynchronous)
+            launches = cost.launches
+            if cost.blocks:
                 LOG.wait("blocking copy to the GPU")
     if launches:
         LOG.kernels[name, calling_line()] += 1
@@ -261,12 +273,6 @@ class _Mode(TorchDispatchMode):
 class _Autocast(torch.autocast):
     def __init__(self, device_type: str, *args: Any, **options: Any) -> None:
         super().__init__("cpu" if device_type == "cuda" else device_type, *args, **options)
-
-
-def _pin_memory(tensor: Tensor, *args: Any) -> Tensor:
-    pinned = tensor.clone()
-    pinned.pinned = True  # type: ignore[attr-defined]
-    return pinned
 
 
 def _replacements() -> dict[str, Any]:
@@ -305,7 +311,7 @@ def _replacements() -> dict[str, Any]:
     properties.name = "pretended"
     return {
         "torch.tensor": tensor, "torch.as_tensor": as_tensor, "torch.save": save, "torch.load": load,
-        "torch.Tensor.to": to, "torch.Tensor.pin_memory": _pin_memory, "torch.autocast": _Autocast,
+        "torch.Tensor.to": to, "torch.Tensor.pin_memory": pin_memory, "torch.autocast": _Autocast,
         "torch.inference_mode": torch.no_grad,  # wrapper tensors cannot be inference tensors
         "torch.cuda.is_available": lambda: True, "torch.cuda._lazy_init": lambda: None,
         "torch.cuda.is_bf16_supported": lambda *args: True,
@@ -316,7 +322,8 @@ def _replacements() -> dict[str, Any]:
         "torch.cuda.get_rng_state": lambda device=None: torch.get_rng_state(),
         "torch.cuda.set_rng_state": lambda state, device=None: None,
         "torch.cuda.max_memory_allocated": lambda device=None: 0,
-        "torch.accelerator.is_available": lambda: True,
+        "torch.accelerator.is_available": lambda: True, "torch.accelerator.current_device_index": lambda: 0,
+        "torch.accelerator.set_device_index": lambda device: None,
         "torch.accelerator.current_accelerator": lambda *args, **options: torch.device("cuda"),
         "torch.optim.Optimizer._accelerator_graph_capture_health_check": lambda optimizer: None,
         "torch.optim.Optimizer._cuda_graph_capture_health_check": lambda optimizer: None,
@@ -328,7 +335,8 @@ def pretended_gpu() -> Iterator[GpuLog]:
     """Let this process believe in one GPU; yield the counts, which start at 0."""
     LOG.reset()
     with ExitStack() as stack:
-        for name, replacement in (_replacements() | stream_replacements()).items():
+        stack.callback(COPIES_TO_CPU.forget)
+        for name, replacement in (_replacements() | stream_replacements(LOG.count_wait)).items():
             stack.enter_context(mock.patch(name, replacement, create="health_check" in name))
         torch.__future__.set_overwrite_module_params_on_conversion(True)
         stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, False)

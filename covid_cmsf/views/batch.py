@@ -39,20 +39,25 @@ class DeferredViews:
 
 @dataclass(frozen=True)
 class SplitViews:
-    """`DeferredViews` whose frames are still in the pieces that several workers made: one copy puts them in place."""
+    """`DeferredViews` whose frames are still in the pieces that several workers made."""
 
     pieces: tuple[Tensor, ...]  # uint8 (n, T, C, H, W)
-    rows: tuple[tuple[int, int], ...]  # of each clip of the batch: its piece, and its row there
+    places: Tensor  # int64, of the clips of all pieces: their place in the batch
     plan: BatchAugment
     view_numbers: tuple[int, ...]
 
     def copy_to(self, device: torch.device | str) -> DeferredViews:
-        """Copy each clip to its place in one tensor on the device, without a copy of the batch on the CPU."""
-        shape = (len(self.rows), *self.pieces[0].shape[1:3], *map(max, *(piece.shape[3:] for piece in self.pieces)))
+        """Copy each piece as it is, and put its clips into their places on the device.
+
+        Copied there directly, the clips of a smaller piece would leave gaps between their rows: PyTorch makes such a
+        source contiguous in memory that is not pinned, and waits for the copy.
+        """
+        shape = (len(self.places), *self.pieces[0].shape[1:3], *map(max, *(piece.shape[3:] for piece in self.pieces)))
         frames = empty_clips(shape, like=self.pieces[0], device=device)
-        for clip, (piece, row) in zip(frames, self.rows, strict=True):
-            source = self.pieces[piece][row]
-            clip[..., : source.shape[2], : source.shape[3]].copy_(source, non_blocking=True)
+        places = self.places.to(device, non_blocking=True).split([len(piece) for piece in self.pieces])
+        for piece, own in zip(self.pieces, places, strict=True):
+            part = frames[..., : piece.shape[3], : piece.shape[4]]
+            part.index_copy_(0, own, piece.to(device, non_blocking=True))  # freed at once: room for the next
         return DeferredViews(frames, self.plan.copy_to(device), self.view_numbers)
 
 

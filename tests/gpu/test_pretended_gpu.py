@@ -89,6 +89,9 @@ def test_a_synchronization_names_the_line_that_waits() -> None:
         lambda x: torch.tensor([1.0], device="cuda"),
         lambda x: torch.zeros(2).to("cuda", non_blocking=True),
         lambda x: torch.zeros(2).pin_memory().to("cuda"),
+        lambda x: torch.zeros(2, 3).pin_memory()[:, :2].to("cuda", non_blocking=True),
+        lambda x: x.to("cpu"),
+        lambda x: torch.zeros(3).copy_(x, non_blocking=True),
         lambda x: torch.cuda.synchronize(),
     ],
 )
@@ -108,3 +111,45 @@ def test_views_launch_nothing_and_operations_launch_one_kernel_each() -> None:
         assert gpu.launches == 0
         x.mul_(2).add_(1)
         assert gpu.launches == 2 and gpu.synchronizations.total() == 0
+
+
+@pytest.mark.parametrize(
+    ("channels_last", "rows", "height", "kernels", "waits"),
+    [
+        (False, 4, 6, 0, 0),
+        (True, 4, 6, 0, 0),
+        (False, 2, 6, 0, 0),  # into some of the rows
+        (False, 4, 5, 1, 0),  # lower than what they are copied into
+        (True, 4, 5, 1, 1),  # PyTorch makes such a source contiguous, in memory that is not pinned
+    ],
+)
+def test_a_copy_into_a_slice_costs_what_pytorch_makes_of_it(
+    channels_last: bool, rows: int, height: int, kernels: int, waits: int
+) -> None:
+    def images(rows: int, height: int, device: str) -> torch.Tensor:
+        stored = (rows, height, 8, 3) if channels_last else (rows, 3, height, 8)
+        values = torch.arange(rows * height * 24, device=device).view(stored)
+        return values.permute(0, 3, 1, 2) if channels_last else values
+
+    with pretended_gpu() as gpu:
+        there, here = images(4, 6, "cuda"), images(rows, height, "cpu").pin_memory()
+        gpu.reset()
+        there[:rows, :, :height].copy_(here, non_blocking=True)
+        assert (gpu.launches, gpu.synchronizations.total()) == (kernels, waits), gpu.lines
+        gpu.reset()
+        there[0, :, :height].copy_(here[0], non_blocking=True)
+        assert not gpu.lines, "rows of a pinned tensor are pinned"
+        assert torch.equal(there[:rows, :, :height].cpu(), here)
+
+
+def test_a_copy_that_does_not_wait_arrives_when_somebody_does() -> None:
+    with pretended_gpu() as gpu:
+        x = torch.ones(3, device="cuda")
+        first, event = x.to("cpu", non_blocking=True), torch.cuda.Event()
+        event.record()
+        second = (2 * x).to("cpu", non_blocking=True)
+        assert first.isnan().all() and second.isnan().all() and not gpu.synchronizations
+        event.synchronize()
+        assert first.tolist() == [1, 1, 1] and second.isnan().all() and gpu.synchronizations.total() == 1
+        torch.cuda.synchronize()
+        assert second.tolist() == [2, 2, 2]

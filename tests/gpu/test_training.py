@@ -29,6 +29,7 @@ MAX_SYNCHRONIZATIONS = 3  # per step
 LABELS: dict[str, Any] = {"name": "cmsf", "constraint": "label", "bank_size": 16}
 GUIDED: dict[str, Any] = {"name": "cmsf", "bank_size": 16, "k": 2, "num_candidates": 4}
 CACHED: dict[str, Any] = {"cache": "views", "cached_views": 2}
+WORKERS: dict[str, Any] = {"runtime": {"workers": 2}}  # the default
 # name: (method, guides, other settings)
 RUNS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
     "infonce": ({"name": "infonce", "bank_size": 16, "exclude_negatives": "source"}, [], {}),
@@ -65,13 +66,15 @@ RUNS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
         {"name": "msf", "bank_size": 16}, [], {"modality": "flow", "views": {"flow_style": "coclr", "pairing": "coclr"}}
     ),
     "msf, with kNN": ({"name": "msf", "bank_size": 16}, [], {}),
+    "cmsf, live guide, fed by workers": (GUIDED, [{}], WORKERS),
+    "rgbdiff, fed by workers": ({"name": "msf", "bank_size": 16}, [], {"modality": "rgbdiff", **WORKERS}),
 }  # fmt: skip
 
 
 def settings(name: str, clips: Path, guide: Path, **runtime: Any) -> Any:
     method, guides, changes = RUNS[name]
     chosen = [{"weights": str(guide), "modality": "flow", **one} for one in guides]
-    options = {"workers": 0, "threads": 1, "tensorboard": False, **runtime}
+    options = {"workers": 0, "threads": 1, "tensorboard": False, **changes.get("runtime", {}), **runtime}
     options["gradient_checkpointing"] = name.endswith("checkpointed")
     options["knn_every_epochs"] = int(name.endswith("kNN"))
     return make_config(
@@ -79,10 +82,10 @@ def settings(name: str, clips: Path, guide: Path, **runtime: Any) -> Any:
         **{
             "method": method,
             "guides": chosen,
-            "runtime": options,
             "schedule": {"epochs": 1},
             "precision": "fp32",
             **changes,
+            "runtime": options,
         },
     )
 
@@ -92,14 +95,18 @@ Steps = list[list[str]]  # per step: its synchronizations
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
-    """Collects the synchronizations of every step on the pretended GPU, without those of a line of metrics."""
+    """Collects the synchronizations of every step and of its batch's copy, without those of a line of metrics."""
     found: Steps = []
-    real_train_batch, real_log_metrics = loop.train_batch, loop.log_metrics
+    real_copied_aside, real_train_batch, real_log_metrics = loop.copied_aside, loop.train_batch, loop.log_metrics
+
+    def copied_aside(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+        LOG.reset()
+        yield from real_copied_aside(batches, device)
 
     def train_batch(run: loop.Run, batch: Batch) -> bool:
-        LOG.reset()
         stopped = real_train_batch(run, batch)
         found.append(LOG.lines)
+        LOG.reset()
         return stopped
 
     def log_metrics(run: loop.Run, result: StepResult) -> None:
@@ -107,6 +114,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
         real_log_metrics(run, result)
         LOG.synchronizations = before
 
+    monkeypatch.setattr(loop, "copied_aside", copied_aside)
     monkeypatch.setattr(loop, "train_batch", train_batch)
     monkeypatch.setattr(loop, "log_metrics", log_metrics)
     return found
@@ -118,7 +126,8 @@ def test_a_run_has_the_losses_of_the_cpu_and_hardly_waits(
 ) -> None:
     with monkeypatch.context() as patch:  # the views of a GPU; test_views compares them to those of a CPU
         patch.setattr(data, "ViewDataset", lambda *args, **options: ViewDataset(*args, **{**options, "defer": True}))
-        assert run_training(settings(name, clips, flow_weights, device="cpu"), tmp_path / "cpu") == "finished"
+        on_cpu = settings(name, clips, flow_weights, device="cpu", workers=0)
+        assert run_training(on_cpu, tmp_path / "cpu") == "finished"
     steps.clear()
     with pretended_gpu() as gpu:
         assert run_training(settings(name, clips, flow_weights, device="cuda"), tmp_path / "gpu") == "finished"

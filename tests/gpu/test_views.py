@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.flow_codec import FlowLevels
+from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.models.input_transform import normalize_view, normalize_views
 from covid_cmsf.views import batch_ops, dataset
 from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
@@ -15,7 +16,7 @@ from covid_cmsf.views.batch import Batch
 from covid_cmsf.views.batch_augment import augment_batch, plan_batch
 from covid_cmsf.views.config import ViewConfig
 from covid_cmsf.views.dataset import SampleKey, ViewDataset
-from covid_cmsf.views.loader import ViewLoader
+from covid_cmsf.views.merge import merge_batches
 from covid_cmsf.views.modalities import COCLR_FLOW, MODALITIES, FlowStyle, Modality, get_modality
 from covid_cmsf.views.ops import crop_resize
 from covid_cmsf.views.pipeline import make_view
@@ -106,12 +107,27 @@ def test_memory_is_bounded_by_chunks_that_change_nothing(monkeypatch: pytest.Mon
     assert torch.allclose(augment_batch(frames, plan), whole, atol=1e-5)
 
 
-def paper_batch(num_videos: int, *, pairing: str = "weak_strong", flow_style: FlowStyle = "motion") -> Batch:
-    """A batch as of CMSF on RGB with a live guide for flow."""
-    clips = SyntheticClips(num_classes=num_videos // 2, num_sources=1)
+class ClipsOfTwoSizes(SyntheticClips):
+    """Clips of the first half of the classes are smaller; RGB is channels-last, as decoders give it."""
+
+    def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
+        raw = super().read_raw(record, modality, frame_indices)
+        if record.label < len(self.records) // 4:
+            raw = raw[..., :26, :30].contiguous()
+        return raw if modality == "flow" else raw.contiguous(memory_format=torch.channels_last)
+
+
+def paper_batch(
+    num_videos: int, *, num_parts: int = 1, pairing: str = "weak_strong", flow_style: FlowStyle = "motion"
+) -> Batch:
+    """A pinned batch as of CMSF on RGB with a live guide for flow, from workers that each made a part of it."""
+    clips = (ClipsOfTwoSizes if num_parts > 1 else SyntheticClips)(num_classes=num_videos // 2, num_sources=1)
     config = ViewConfig(length=2, size=24, pairing=pairing, flow_style=flow_style)
     data = ViewDataset(clips, clips.records, config, online=["rgb"], defer=True)
-    return next(ViewLoader(data, batch_size=num_videos).epoch(0))
+    keys = [SampleKey(0, position, position) for position in range(num_videos)]
+    step = num_videos // num_parts
+    parts = [data.collate_fn()([data[key] for key in keys[i : i + step]]) for i in range(0, num_videos, step)]
+    return merge_batches([part.pin_memory() for part in parts], pin=True)
 
 
 @pytest.mark.parametrize("flow_style", ["motion", "coclr"])
@@ -143,16 +159,18 @@ def test_both_views_are_made_at_once_and_are_those_of_single_clips(pairing: str,
             assert ((view - twin) / level_of(modality, levels, view)).abs().max() < 0.01
 
 
+@pytest.mark.parametrize("num_parts", [1, 4])
 @pytest.mark.parametrize("flow_style", ["motion", "coclr"])
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_a_batch_of_128_with_a_live_guide_launches_few_kernels(
-    pairing: str, flow_style: FlowStyle, monkeypatch: pytest.MonkeyPatch
+    pairing: str, flow_style: FlowStyle, num_parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chunk = 64 * 2 * 3 * 28 * 32 * 4  # two chunks, as for 128 clips of 32 frames with a short edge of 160
     monkeypatch.setattr(batch_ops, "CHUNK_BYTES", chunk)
-    batch = paper_batch(128, pairing=pairing, flow_style=flow_style)
     with pretended_gpu() as gpu:
-        moved = batch.pin_memory().to("cuda")
+        batch = paper_batch(128, num_parts=num_parts, pairing=pairing, flow_style=flow_style)
+        assert gpu.launches == 0
+        moved = batch.to("cuda")
         assert moved.online["rgb"].is_cuda and set(moved.target) == {"rgb", "flow"}
         assert gpu.launches <= 200, gpu.kernels.most_common(20)
         assert gpu.lines == []
