@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
 from tests.pretended_copies import COPIES_TO_CPU, cost_to_gpu, is_asynchronous, is_pinned, pin_memory
-from tests.pretended_operations import COPIES, INDEXING, WAITS, WITHOUT_KERNEL, without_onednn_bug
+from tests.pretended_operations import COPIES, INDEXING, WAITS, WITHOUT_KERNEL, without_onednn_bug, written_arguments
 from tests.pretended_streams import stream_replacements
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +42,7 @@ class DeviceMismatch(RuntimeError):
 
 @dataclass
 class GpuLog:
-    """What the code asked of the GPU; keys of the counters are (what, "covid_cmsf/file.py:line")."""
+    """What the code asked of the GPU; keys of the counters are (what, "covid_cmsf/file.py:line in function")."""
 
     synchronizations: Counter[tuple[str, str]] = field(default_factory=Counter)
     kernels: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -55,7 +55,7 @@ class GpuLog:
 
     @property
     def lines(self) -> list[str]:
-        """The synchronizations, most frequent first: `3 x aten.item at covid_cmsf/training/step.py:70`."""
+        """The synchronizations, most frequent first: `3 x aten.item at covid_cmsf/file.py:70 in update`."""
         return [f"{count} x {what} at {line}" for (what, line), count in self.synchronizations.most_common()]
 
     def reset(self) -> None:
@@ -78,11 +78,12 @@ LOG = GpuLog()
 
 
 def calling_line() -> str:
-    """Return the innermost line of the project on the stack, `covid_cmsf/training/step.py:70`."""
+    """Return the innermost line of the project on the stack, `covid_cmsf/training/step.py:70 in update`."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename.startswith(PACKAGES):
-            return f"{Path(frame.f_code.co_filename).relative_to(ROOT)}:{frame.f_lineno}"
+            path, function = Path(frame.f_code.co_filename).relative_to(ROOT), frame.f_code.co_qualname
+            return f"{path}:{frame.f_lineno} in {function}"
         frame = frame.f_back  # type: ignore[assignment]
     return "outside of the project"
 
@@ -197,7 +198,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     into_cpu = not on_gpu(args[0]) if func is aten.copy_.default else not to_gpu
     if func in COPIES and gpu_tensors and not in_backward and into_cpu and is_asynchronous(func, args, kwargs):
         COPIES_TO_CPU.launch(result, new=func is not aten.copy_.default)
-    written = _written_arguments(func, args, kwargs)
+    written = written_arguments(func, args, kwargs)
     if written is not None:
         return written
     if name == "_local_scalar_dense" or not to_gpu:
@@ -245,21 +246,6 @@ def _count(func: Any, name: str, args: Any, kwargs: Any, *, to_gpu: bool, in_bac
         LOG.kernels[name, calling_line()] += 1
 
 
-def _written_arguments(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the arguments that an in-place operation (or one with `out`) returns; None for other operations."""
-    schema = func._schema
-    written = {}
-    for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = kwargs.get(argument.name, args[position] if position < len(args) else None)
-            written.update(dict.fromkeys(argument.alias_info.before_set, value))
-    aliases = [one.alias_info for one in schema.returns if one.alias_info is not None and one.alias_info.is_write]
-    if not aliases or len(aliases) != len(schema.returns):
-        return None
-    values = tuple(written[next(iter(alias.before_set))] for alias in aliases)
-    return values[0] if len(values) == 1 else values
-
-
 class _Mode(TorchDispatchMode):
     """Catches operations without a CUDA tensor that ask for one, `torch.zeros(3, device="cuda")`."""
 
@@ -279,6 +265,7 @@ def _replacements() -> dict[str, Any]:
     """Functions of torch that know of no pretended GPU, by name."""
     real_tensor, real_as_tensor, real_save, real_load = torch.tensor, torch.as_tensor, torch.save, torch.load
     real_to: Callable[..., Tensor] = torch.Tensor.to
+    real_grouped: Callable[..., dict[Any, Any]] = torch._C._group_tensors_by_device_and_dtype
 
     def moved(made: Tensor, device: Any) -> Tensor:
         return made.to(GPU) if names_gpu(device) else made
@@ -300,6 +287,11 @@ def _replacements() -> dict[str, Any]:
             options = {**options, "device": GPU}
         return real_to(tensor, *args, **options)
 
+    def grouped(lists: list[list[Tensor]], with_indices: bool = False) -> dict[Any, Any]:
+        """Group by the pretended device: optimizers copy what they compute to that of a group."""
+        groups = real_grouped(lists, with_indices)
+        return {(GPU if on_gpu(group[0][0][0]) else at, dtype): group for (at, dtype), group in groups.items()}
+
     def save(values: Any, *args: Any, **options: Any) -> None:
         real_save(tree_map(lambda value: value.content.clone() if on_gpu(value) else value, values), *args, **options)
 
@@ -312,6 +304,7 @@ def _replacements() -> dict[str, Any]:
     return {
         "torch.tensor": tensor, "torch.as_tensor": as_tensor, "torch.save": save, "torch.load": load,
         "torch.Tensor.to": to, "torch.Tensor.pin_memory": pin_memory, "torch.autocast": _Autocast,
+        "torch._C._group_tensors_by_device_and_dtype": grouped,
         "torch.inference_mode": torch.no_grad,  # wrapper tensors cannot be inference tensors
         "torch.cuda.is_available": lambda: True, "torch.cuda._lazy_init": lambda: None,
         "torch.cuda.is_bf16_supported": lambda *args: True,

@@ -35,3 +35,18 @@ def without_onednn_bug(func: Any, args: Any) -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(enabled)
+
+
+def written_arguments(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the arguments that an in-place operation (or one with `out`) returns; None for other operations."""
+    schema = func._schema
+    written = {}
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = kwargs.get(argument.name, args[position] if position < len(args) else None)
+            written.update(dict.fromkeys(argument.alias_info.before_set, value))
+    aliases = [one.alias_info for one in schema.returns if one.alias_info is not None and one.alias_info.is_write]
+    if not aliases or len(aliases) != len(schema.returns):
+        return None
+    values = tuple(written[next(iter(alias.before_set))] for alias in aliases)
+    return values[0] if len(values) == 1 else values

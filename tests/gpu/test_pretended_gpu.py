@@ -69,10 +69,11 @@ def test_a_synchronization_names_the_line_that_waits() -> None:
         assert not gpu.synchronizations
         embedding_std(values)
         ((what, line),) = gpu.synchronizations
-    path, number = line.split(":")
+    place, function = line.split(" in ")
+    path, number = place.split(":")
     source = (Path(__file__).parents[2] / path).read_text().splitlines()
     assert "float(embeddings" in source[int(number) - 1] and "_local_scalar_dense" in what
-    assert gpu.lines == [f"1 x {what} at {line}"]
+    assert function == "embedding_std" and gpu.lines == [f"1 x {what} at {line}"]
 
 
 @pytest.mark.parametrize(
