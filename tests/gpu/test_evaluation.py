@@ -14,6 +14,7 @@ from covid_cmsf.evaluation.features.model import create_random_model
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.evaluation.features.video_dataset import VideoDataset
 from covid_cmsf.evaluation.finetune.config import finetune_config
+from covid_cmsf.evaluation.finetune.model import build_classifier, build_optimizer
 from covid_cmsf.evaluation.finetune.run import run_finetune
 from covid_cmsf.evaluation.finetune.train import ClipTrainer
 from covid_cmsf.evaluation.knn import evaluate_knn
@@ -74,6 +75,15 @@ def test_fine_tuning_runs(mode: str, tmp_path: Path) -> None:
             small_encoder()[1], SyntheticClips(), tmp_path / mode, chosen, device=torch.device("cuda")
         )
     assert gpu.launches > 500 and 0 <= result.scores.top1 <= 100
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_fine_tuning_has_fused_optimizers_on_a_gpu(optimizer: str) -> None:
+    chosen = finetune_config("finetune", optimizer=optimizer)
+    classifier = build_classifier(small_encoder()[1], 3, chosen)
+    assert not build_optimizer(classifier, chosen).defaults["fused"]
+    with pretended_gpu():
+        assert build_optimizer(classifier.to("cuda"), chosen).defaults["fused"]
 
 
 @pytest.mark.parametrize("mode", ["compress", "finetune"])

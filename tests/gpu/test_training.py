@@ -22,56 +22,13 @@ from covid_cmsf.training.run import run_training
 from covid_cmsf.training.step import StepResult
 from covid_cmsf.views.batch import Batch
 from covid_cmsf.views.dataset import ViewDataset
+from covid_cmsf.views.modalities import MODALITIES
+from tests.gpu.runs import RUNS, settings
 from tests.pretended_gpu import LOG, pretended_gpu
 from tests.pretended_streams import MAIN, STREAMS
-from tests.training.factories import losses, make_config, stop_at
+from tests.training.factories import losses, stop_at
 
 pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
-
-LABELS: dict[str, Any] = {"name": "cmsf", "constraint": "label", "bank_size": 16}
-GUIDED: dict[str, Any] = {"name": "cmsf", "bank_size": 16, "k": 2, "num_candidates": 4}
-CACHED: dict[str, Any] = {"cache": "views", "cached_views": 2}
-WORKERS: dict[str, Any] = {"runtime": {"workers": 2}}  # the default
-# name: (method, guides, other settings)
-RUNS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
-    "infonce": ({"name": "infonce", "bank_size": 16, "exclude_negatives": "source"}, [], {}),
-    "infonce, shuffled": (
-        {"name": "infonce", "bank_size": 16, "batch_negatives": True}, [], {"batch_norm": {"shuffle": True}}
-    ),
-    "ubernce": ({"name": "ubernce", "bank_size": 16}, [], {}),
-    "supcon": ({"name": "supcon", "bank_size": 16}, [], {}),
-    "coclr": ({"name": "coclr", "bank_size": 16, "bank_warmup": 8}, [{}], {}),
-    "msf": ({"name": "msf", "bank_size": 16, "include_siblings": False}, [], {}),
-    "msf, clipped, accumulated": (
-        {"name": "msf", "bank_size": 16}, [], {"optimizer": {"clip_norm": 1.0, "accumulate": 2, "name": "sgd"}}
-    ),
-    "byol_asym": ({"name": "byol_asym", "bank_size": 16}, [], {}),
-    "cmsf, labels": (LABELS, [], {}),
-    "cmsf, all of a label": ({**LABELS, "k": "all"}, [], {}),
-    "cmsf, two banks": (
-        {**LABELS, "constraint": "two_bank", "labeled_bank_size": 8}, [], {"labels": {"fraction": 0.5}}
-    ),
-    "cmsf, live guide": (GUIDED, [{}], {}),
-    "cmsf, cached guide": (GUIDED, [CACHED], {}),
-    "cmsf, mean of a guide": (GUIDED, [{**CACHED, "cache": "mean", "center": True}], {}),
-    "cmsf, two guides": ({**GUIDED, "combine": "intersection"}, [{}, {"branch": "target"}], {}),
-    "cmsf_2q": ({"name": "cmsf_2q", "bank_size": 16}, [], {}),
-    "cmsf_km": ({"name": "cmsf_km", "bank_size": 16, "num_clusters": 4}, [], {"schedule": {"epochs": 2}}),
-    "protonw": ({"name": "protonw", "bank_size": 16}, [], {}),
-    "frzproto": ({"name": "frzproto"}, [], {}),
-    "xent": ({"name": "xent"}, [], {}),
-    "rgbdiff": ({"name": "msf", "bank_size": 16}, [], {"modality": "rgbdiff"}),
-    "msf, checkpointed": ({"name": "msf", "bank_size": 16}, [], {}),
-    "flow": ({"name": "msf", "bank_size": 16}, [], {"modality": "flow"}),
-    "residual flow": ({"name": "msf", "bank_size": 16}, [], {"modality": "residual_flow"}),
-    "flow as an image": (
-        {"name": "msf", "bank_size": 16}, [], {"modality": "flow", "views": {"flow_style": "coclr", "pairing": "coclr"}}
-    ),
-    "msf, with kNN": ({"name": "msf", "bank_size": 16}, [], {}),
-    "cmsf, live guide, fed by workers": (GUIDED, [{}], WORKERS),
-    "rgbdiff, fed by workers": ({"name": "msf", "bank_size": 16}, [], {"modality": "rgbdiff", **WORKERS}),
-}  # fmt: skip
-
 
 # Where a step may wait, once each: for the loss, in every step, and for what some methods have to know besides.
 FOR_THE_LOSS = "covid_cmsf/training/distributed.py in DistributedContext.all_reduce_sum"
@@ -82,25 +39,6 @@ ALSO_ALLOWED = {
         "covid_cmsf/methods/memory_bank.py in MemoryBanks.push_",
     ],
 }
-
-
-def settings(name: str, clips: Path, guide: Path, **runtime: Any) -> Any:
-    method, guides, changes = RUNS[name]
-    chosen = [{"weights": str(guide), "modality": "flow", **one} for one in guides]
-    options = {"workers": 0, "threads": 1, "tensorboard": False, **changes.get("runtime", {}), **runtime}
-    options["gradient_checkpointing"] = name.endswith("checkpointed")
-    options["knn_every_epochs"] = int(name.endswith("kNN"))
-    return make_config(
-        clips,
-        **{
-            "method": method,
-            "guides": chosen,
-            "schedule": {"epochs": 1},
-            "precision": "fp32",
-            **changes,
-            "runtime": options,
-        },
-    )
 
 
 Steps = list[list[str]]  # per step: its synchronizations
@@ -135,8 +73,16 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_has_the_losses_of_the_cpu_and_hardly_waits(
-    name: str, clips: Path, flow_weights: Path, tmp_path: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    clips: Path,
+    flow_weights: Path,
+    tmp_path: Path,
+    steps: Steps,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if "motion" in name:
+        clips = request.getfixturevalue("motion_clips")
     with monkeypatch.context() as patch:  # the views of a GPU; test_views compares them to those of a CPU
         patch.setattr(data, "ViewDataset", lambda *args, **options: ViewDataset(*args, **{**options, "defer": True}))
         on_cpu = settings(name, clips, flow_weights, device="cpu", workers=0)
@@ -196,6 +142,20 @@ def test_every_method_and_constraint_is_among_the_runs() -> None:
     constraints = get_args(CmsfConfig.model_fields["constraint"].annotation)
     chosen = {method.get("constraint", "guide") for method in methods if method["name"] == "cmsf"}
     assert chosen == set(constraints) and len(constraints) >= 3
+
+
+def test_every_modality_and_precision_is_among_the_runs() -> None:
+    changes = [changes for _, _, changes in RUNS.values()]
+    assert {one.get("modality", "rgb") for one in changes} == set(MODALITIES)
+    assert {one.get("precision", "fp32") for one in changes} == {"fp32", "fp16"}  # bf16 has a test of its own
+
+
+def test_the_optimizer_steps_in_fused_kernels(clips: Path, flow_weights: Path, tmp_path: Path) -> None:
+    for name, kernel in (("msf", "_fused_adam_"), ("msf, clipped, accumulated", "_fused_sgd_")):
+        with pretended_gpu() as gpu:
+            run_training(settings(name, clips, flow_weights, device="cuda"), tmp_path / name)
+        found = {where: count for (what, where), count in gpu.kernels.items() if what == kernel}
+        assert found and all(" in update" in where for where in found), gpu.kernels.most_common(30)
 
 
 @pytest.mark.parametrize("name", ["coclr", "cmsf, two banks", "cmsf, cached guide", "infonce, shuffled", "xent"])

@@ -3,11 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from covid_cmsf.search.build import add_to_index, index_features, index_videos
+from covid_cmsf.evaluation.features import extract
+from covid_cmsf.search.build import Extraction, add_to_index, index_features, index_videos
 from covid_cmsf.search.encoders import open_encoder
 from covid_cmsf.search.files import FileEmbedder, embed_file
 from covid_cmsf.search.index import build_index, load_encoders, load_index, save_index
@@ -51,6 +53,29 @@ def test_an_indexed_video_given_as_a_file_finds_itself_first(index: Path, videos
         best = search(opened, embedder.embed(copy).vectors, top=1)[0]
         assert opened.videos[best.video].video_id == f"day{number % 2}/v{number}"
         assert best.score == pytest.approx(1, abs=1e-4) and set(best.by_modality) == {"rgb", "flow"}
+
+
+@pytest.mark.slow
+def test_processes_that_share_the_videos_write_the_index_of_one(
+    videos: Path, weights: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extract, "SHARD_SIZE", 2)  # 5 videos are 3 shards
+    shared: list[int] = []
+    real = extract.run_on_devices
+
+    def counted(work: Any, shards: Any, devices: Any, **options: Any) -> Any:
+        shared.append(min(len(shards), len(devices)))
+        return real(work, shards, devices, **options)
+
+    monkeypatch.setattr(extract, "run_on_devices", counted)
+    for processes in (1, 2):
+        how = Extraction(device="cpu", num_processes=processes)
+        index_videos(videos, [quick_encoder(weights[0])], tmp_path / str(processes), extraction=how)
+    assert shared == [1, 2]
+    one, two = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()} for name in "12"
+    )
+    assert one == two and len(one) >= 3
 
 
 @pytest.mark.slow

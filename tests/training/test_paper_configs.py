@@ -18,6 +18,7 @@ from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.views.modalities import get_modality
 from covid_cmsf.views.presets import get_preset
 
+VIDEO_PLANS = ["cotraining", "ablation-n", "ablation-siblings", "guide-2d"]
 VIDEO = ["infonce", "ubernce", "coclr", "msf", "cmsf", "cmsf-2d-guide"]
 MEAN_SHIFT = ["video/msf", "video/cmsf", "video/cmsf-2d-guide", "images/cmsf", "images/msf", "images/cmsf-two-bank"]
 MEAN_SHIFT += ["images/noisy/cmsf"]
@@ -136,6 +137,24 @@ def test_a_video_row_decides_about_siblings(name: str) -> None:
     method = load_row(name).method
     assert "include_siblings" in method.model_fields_set and method.include_siblings  # type: ignore[union-attr]
     assert "siblings" in row_text(name).lower()
+
+
+def test_the_video_plans_train_the_same_infonce_networks_so_that_they_can_reuse_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "msf_r50.pth").write_bytes(b"only its hash is taken")
+    monkeypatch.chdir(tmp_path)
+    files = [find_config("plans", f"paper/video/{name}") for name in VIDEO_PLANS]
+    assert {file.stem for file in files[0].parent.glob("*.yaml")} == {*VIDEO_PLANS, "base"}
+    keys: dict[str, set[str]] = {"rgb": set(), "flow": set()}
+    for file in files:
+        stages = build_graph(load_config(PlanConfig, file), Path(f"out-{file.stem}"), plan_dir=file.parent)
+        infonce = [stage for stage in stages if stage.config is not None and stage.config.method.name == "infonce"]
+        assert [stage.modality for stage in infonce] == ["rgb", "flow"]
+        for stage in infonce:
+            keys[stage.modality].add(stage.key)
+    assert [len(shared) for shared in keys.values()] == [1, 1] and keys["rgb"] != keys["flow"]
 
 
 @pytest.mark.parametrize("plan", ["demo-siblings", "paper/video/ablation-siblings"])
