@@ -1,7 +1,14 @@
-"""Choose a torch device by name, and send small tensors to it."""
+"""Choose a torch device by name, send small tensors to it, and say what to change when its memory is full."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+
+
+class GpuMemoryError(RuntimeError):
+    """Something does not fit into the memory of the GPU."""
 
 
 def choose_device(name: str, *, local_rank: int = 0) -> torch.device:
@@ -37,3 +44,12 @@ def choose_devices(name: str, num_processes: int | None = None) -> list[torch.de
 def send(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a CPU tensor to a device without waiting for it: a copy from pageable memory would wait for a GPU."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+@contextmanager
+def explained_memory(advise: Callable[[], str]) -> Iterator[None]:
+    """Turn PyTorch's out-of-memory error into one line with what was to fit there and which settings need less."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise GpuMemoryError(f"out of GPU memory {advise()}") from error

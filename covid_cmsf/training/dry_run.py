@@ -2,12 +2,15 @@
 
 import resource
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import nn
 
+from covid_cmsf.devices import explained_memory
 from covid_cmsf.logs import format_bytes, format_duration
 from covid_cmsf.models.named_networks import named_library
 from covid_cmsf.models.profile import activation_bytes
@@ -16,6 +19,7 @@ from covid_cmsf.training.build import TrainComponents, build_components
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.data import make_loader
 from covid_cmsf.training.distributed import DistributedContext, distributed_context
+from covid_cmsf.training.failures import memory_advice
 from covid_cmsf.training.guides import OwnWindows, embed_own_windows
 from covid_cmsf.training.loop import lr_and_momentum, make_step_config, usable_batches
 from covid_cmsf.training.preflight import check_training
@@ -47,10 +51,12 @@ def dry_run(config: TrainConfig, *, num_steps: int = STEPS) -> DryRunReport:
         for guide in config.guides
     )
     trial = config.model_copy(update={"guides": live})
-    with distributed_context(config.runtime.device) as dist:
+    with ExitStack() as stack:
+        dist = stack.enter_context(distributed_context(config.runtime.device))
         set_threads(config.runtime)
         trial = with_precision(trial, dist)
         raise_problems(check_training(config))
+        stack.enter_context(explained_memory(partial(memory_advice, trial, world_size=dist.world_size)))
         components = build_components(trial, dist)
         _try_cached_guides_(components, trial, dist)
         loader = make_loader(components.data, trial, dist)

@@ -4,8 +4,6 @@
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,12 +34,8 @@ class NonFiniteLoss(RuntimeError):
     """The loss or a weight is NaN or infinite."""
 
 
-class GpuMemoryError(RuntimeError):
-    """A step does not fit into the memory of the GPU."""
-
-
 def memory_advice(config: TrainConfig, *, world_size: int) -> str:
-    """Return one line about the settings by which a step needs less memory."""
+    """Return what a run holds and the settings by which it needs less memory; see `explained_memory`."""
     views, per_process = config.views, config.batch_size // world_size
     advice = [] if config.runtime.gradient_checkpointing else ["runtime.gradient_checkpointing=true (same result)"]
     if config.precision == "fp32":
@@ -54,16 +48,7 @@ def memory_advice(config: TrainConfig, *, world_size: int) -> str:
     advice.append(f"shorter clips (views.length, now {views.length}), smaller crops (views.size, now {views.size})")
     advice.append("more GPUs (torchrun)")
     described = f"{per_process} clips per GPU, {config.encoder}, {config.precision}"
-    return f"out of GPU memory ({described}); less is needed with {'; '.join(advice)}"
-
-
-@contextmanager
-def explained_memory(config: TrainConfig, *, world_size: int) -> Iterator[None]:
-    """Turn PyTorch's out-of-memory error into one that says what to change."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise GpuMemoryError(memory_advice(config, world_size=world_size)) from error
+    return f"({described}); less is needed with {'; '.join(advice)}"
 
 
 def save_failed_step(

@@ -19,7 +19,7 @@ from covid_cmsf.training.checkpoint_writer import CheckpointWriter
 from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.distributed import DistributedContext
-from covid_cmsf.training.failures import check_weights, explained_memory, save_failed_step
+from covid_cmsf.training.failures import check_weights, save_failed_step
 from covid_cmsf.training.monitor import MetricsWriter, ProgressDisplay, bank_metrics, check_collapse
 from covid_cmsf.training.online_knn import OnlineKnn
 from covid_cmsf.training.run_dir import config_to_dict
@@ -150,14 +150,12 @@ def train_batch(run: Run, batch: Batch) -> bool:
     train_state, step_config, dist = run.train_state, run.step_config, run.dist
     last = (train_state.batch + 1) % step_config.accumulate == 0
     with skip_gradient_sync(run.components.online, not last):
-        with explained_memory(run.config, world_size=dist.world_size):
-            result = forward_backward(run.components, batch, step_config, dist)
+        result = forward_backward(run.components, batch, step_config, dist)
         if not result.finite:
             save_failed_step(run.checkpoints.folder.parent, run.components, batch, result, capture_run(run), dist)
         if last and result.loss is not None:
             lr, momentum = lr_and_momentum(run.config, train_state, run.batches_per_epoch)
-            with explained_memory(run.config, world_size=dist.world_size):
-                update(run.components, step_config, lr=lr, momentum=momentum)
+            update(run.components, step_config, lr=lr, momentum=momentum)
     run.timer.count(len(batch.labels) * dist.world_size)
     train_state.batch += 1
     train_state.step += 1

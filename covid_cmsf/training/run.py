@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from covid_cmsf.clips.fingerprint import files_fingerprint
 from covid_cmsf.clips.records import ClipRecord, record_identity
 from covid_cmsf.config import validate
 from covid_cmsf.cores import available_cores
+from covid_cmsf.devices import explained_memory
 from covid_cmsf.files import write_text_atomic
 from covid_cmsf.logs import add_text_file, remove_handler
 from covid_cmsf.models import Guide
@@ -28,7 +30,7 @@ from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.config import GuideConfig, RuntimeConfig, TrainConfig
 from covid_cmsf.training.data import make_loader, resolve_workers
 from covid_cmsf.training.distributed import DistributedContext, distributed_context
-from covid_cmsf.training.failures import explained_memory
+from covid_cmsf.training.failures import memory_advice
 from covid_cmsf.training.guides import (
     OwnWindows,
     average_and_center,
@@ -92,9 +94,10 @@ def _run_training(
         if dist.is_main:
             checkpoints.repair()
         stack.enter_context(fixed_shapes(dist.device))
+        # Also for what no step does: building, guides' caches, the copy of the next batch, evaluation on the way.
+        stack.enter_context(explained_memory(partial(memory_advice, config, world_size=dist.world_size)))
         set_threads(config.runtime, recorded=None if values is None else values.get("threads"))
-        with explained_memory(config, world_size=dist.world_size):
-            components = build_components(config, dist)
+        components = build_components(config, dist)
         knn = OnlineKnn(components, config) if config.runtime.knn_every_epochs and dist.is_main else None
         loader = make_loader(components.data, config, dist)
         train_state = TrainState() if values is None else restore_(components, values, dist)
@@ -107,8 +110,7 @@ def _run_training(
             raise ValueError(f"the processes see different contents of {folder}: it must be on shared storage")
         if dist.is_main:
             write_config(folder, config)
-        with explained_memory(config, world_size=dist.world_size):
-            fill_guide_caches_(components, config, dist, folder)
+        fill_guide_caches_(components, config, dist, folder)
         total = config.schedule.epochs * usable_batches(loader, make_step_config(config, world_size=dist.world_size))
         writer = None
         if dist.is_main:

@@ -1,5 +1,6 @@
 """Features, probes, fine-tuning, flow and search on the pretended GPU equal those of the CPU."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from covid_cmsf.devices import GpuMemoryError
 from covid_cmsf.evaluation.features.extract import extract_features
 from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.inference import window_outputs
@@ -120,6 +122,26 @@ def test_an_extraction_waits_once_per_batch() -> None:
         found = window_outputs(model.network, data, [data[i] for i in range(8)], batch_size=4, device=GPU)
         assert len(found.windows) == 24 and not found.windows.is_cuda
         assert gpu.synchronizations.total() == 6, gpu.lines
+
+
+def test_a_full_gpu_is_explained_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **options: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    def run(work: Callable[[], object]) -> str:
+        with pretended_gpu(), pytest.raises(GpuMemoryError) as raised:
+            work()
+        assert "\n" not in str(raised.value)
+        return str(raised.value)
+
+    model, gpu, chosen = small_encoder()[1], torch.device("cuda"), finetune_config("finetune", batch_size=6)
+    monkeypatch.setattr(torch.nn.functional, "conv3d", full)
+    extracting = run(lambda: extract_features(model, SyntheticClips(), tmp_path / "features", device=gpu))
+    assert "16 windows of 6x24x24 at once, fp32" in extracting and "--batch-size 8" in extracting
+    tuning = run(lambda: run_finetune(model, SyntheticClips(), tmp_path / "finetune", chosen, device=gpu))
+    assert "6 clips of 6x24x24 per GPU, finetune, fp32" in tuning and "--batch-size 3" in tuning
+    monkeypatch.setattr(ClipTrainer, "__init__", full)
+    assert run(lambda: run_finetune(model, SyntheticClips(), tmp_path / "built", chosen, device=gpu)) == tuning
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5])

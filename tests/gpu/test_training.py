@@ -12,11 +12,12 @@ import pytest
 import torch
 import yaml
 
+from covid_cmsf.devices import GpuMemoryError
 from covid_cmsf.diagnostics.generated import method_names
 from covid_cmsf.methods.diagnostics import embedding_std
 from covid_cmsf.methods.mean_shift import CmsfConfig
 from covid_cmsf.training import data, loop, step
-from covid_cmsf.training.failures import GpuMemoryError, NonFiniteLoss, replay
+from covid_cmsf.training.failures import NonFiniteLoss, replay
 from covid_cmsf.training.monitor import read_metrics
 from covid_cmsf.training.run import run_training
 from covid_cmsf.training.step import StepResult

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from covid_cmsf.training import loop
+from covid_cmsf.devices import GpuMemoryError
 from covid_cmsf.training.dry_run import dry_run
-from covid_cmsf.training.failures import GpuMemoryError, memory_advice
+from covid_cmsf.training.failures import memory_advice
 from covid_cmsf.training.run import run_training
 from tests.training.factories import differing, make_config
 
@@ -36,12 +36,12 @@ def test_a_dry_run_tells_what_it_saves(clips: Path) -> None:
     assert "per clip with runtime.gradient_checkpointing" in dry_run(chosen).entries["activations"]
 
 
-@pytest.mark.parametrize("place", ["forward_backward", "update"])
+@pytest.mark.parametrize("place", ["build.load_guides", "loop.forward_backward", "loop.update", "loop.copied_aside"])
 def test_out_of_memory_names_settings(place: str, clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any, **options: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
 
-    monkeypatch.setattr(loop, place, full)
+    monkeypatch.setattr(f"covid_cmsf.training.{place}", full)
     with pytest.raises(GpuMemoryError, match="out of GPU memory .* runtime.gradient_checkpointing=true"):
         run_training(make_config(clips), tmp_path / "run")
 

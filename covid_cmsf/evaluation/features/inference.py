@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from covid_cmsf.devices import explained_memory
 from covid_cmsf.evaluation.chunks import row_chunks
 from covid_cmsf.evaluation.features.protocol import CroppedClip
 from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset
@@ -78,12 +79,23 @@ def window_features(
     precision: str = "fp32",
 ) -> WindowOutputs:
     """Return the `window_outputs` of an encoder; RuntimeError if one is not finite."""
-    outputs = window_outputs(encoder, data, videos, batch_size=batch_size, device=device, precision=precision)
+    with explained_memory(lambda: _memory_advice(data, batch_size=batch_size, precision=precision)):
+        outputs = window_outputs(encoder, data, videos, batch_size=batch_size, device=device, precision=precision)
     nonfinite = (~torch.isfinite(outputs.windows)).any(1).nonzero().flatten().tolist()
     if nonfinite:
         video_id = data.records[int(outputs.window_videos[nonfinite[0]])].video_id
         raise RuntimeError(f"the encoder gives values that are not finite, first for {video_id!r}")
     return outputs
+
+
+def _memory_advice(data: VideoDataset, *, batch_size: int, precision: str) -> str:
+    """Return what an extraction holds and what needs less memory; see `explained_memory`."""
+    advice = [f"a smaller batch size (--batch-size {batch_size // 2})"] if batch_size > 1 else []
+    advice += ["--precision bf16"] if precision == "fp32" else []
+    advice += ["nothing else on the GPU (nvidia-smi lists it)", "--device cpu"]
+    protocol = data.eval_protocol
+    described = f"{batch_size} windows of {protocol.length}x{protocol.size}x{protocol.size} at once, {precision}"
+    return f"({described}); less is needed with {'; '.join(advice)}"
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from covid_cmsf import __version__
 from covid_cmsf.clips.base import Clips
+from covid_cmsf.devices import explained_memory
 from covid_cmsf.evaluation.features.file import Probabilities, clips_sha256, compute_fingerprint, save_probabilities
 from covid_cmsf.evaluation.features.model import EvalModel
 from covid_cmsf.evaluation.features.protocol import EvalProtocol, build_eval_protocol
@@ -34,7 +35,7 @@ from covid_cmsf.evaluation.finetune.predict import all_windows, predict_videos
 from covid_cmsf.evaluation.finetune.preflight import check_finetune
 from covid_cmsf.evaluation.finetune.process_group import ProcessGroup, run_in_group
 from covid_cmsf.evaluation.finetune.subsets import FinetuneSubsets, choose_subsets
-from covid_cmsf.evaluation.finetune.train import BEST, LAST, ClipTrainer, TrainProgress, check_resumable
+from covid_cmsf.evaluation.finetune.train import BEST, LAST, ClipTrainer, TrainProgress, check_resumable, memory_advice
 from covid_cmsf.evaluation.overlap import Overlap, check_overlap
 from covid_cmsf.evaluation.probes.linear import feature_statistics
 from covid_cmsf.evaluation.results import Scores, compute_scores
@@ -168,6 +169,11 @@ class TrainAndTest:
 
     def __call__(self, group: ProcessGroup, device: torch.device, on_epoch: Callable[[], None]) -> Outcome:
         """Train with every learning rate, and test the best on validation once."""
+        config = self.trainings[0].config
+        with explained_memory(lambda: memory_advice(config, self.data.eval_protocol, num_processes=group.size)):
+            return self._train_and_test(group, device, on_epoch)
+
+    def _train_and_test(self, group: ProcessGroup, device: torch.device, on_epoch: Callable[[], None]) -> Outcome:
         accuracies: dict[str, float] = {}
         best: tuple[ClipTrainer, TrainProgress, Training] | None = None
         for training in self.trainings:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from covid_cmsf.devices import send
+from covid_cmsf.evaluation.features.protocol import EvalProtocol
 from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset, video_loader
 from covid_cmsf.evaluation.finetune.config import FinetuneConfig
 from covid_cmsf.evaluation.finetune.dataset import ClipDataset, ClipLoader, ClipSample
@@ -202,3 +203,13 @@ def check_resumable(folder: Path, fingerprint: str) -> dict[str, Any] | None:
             "give another folder, or --force to start again"
         )
     return values
+
+
+def memory_advice(config: FinetuneConfig, eval_protocol: EvalProtocol, *, num_processes: int) -> str:
+    """Return what a training holds and what needs less memory; see `explained_memory`."""
+    own, size = config.batch_size // num_processes, eval_protocol.size
+    advice = [f"--batch-size {config.batch_size // 2} (another training: --lr may have to follow)"] if own > 1 else []
+    advice += ["--precision bf16"] if config.precision == "fp32" else []
+    advice += ["more GPUs, which share a batch", "nothing else on the GPU (nvidia-smi lists it)"]
+    described = f"{own} clips of {eval_protocol.length}x{size}x{size} per GPU, {config.mode}, {config.precision}"
+    return f"({described}); less is needed with {'; '.join(advice)}"
