@@ -1,4 +1,4 @@
-"""Choose a torch device by name, send small tensors to it, and say what to change when its memory is full."""
+"""Choose a torch device, send small tensors to it, fetch results, and say what to change when its memory is full."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,6 +44,23 @@ def choose_devices(name: str, num_processes: int | None = None) -> list[torch.de
 def send(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a CPU tensor to a device without waiting for it: a copy from pageable memory would wait for a GPU."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def fetch(tensor: Tensor) -> Callable[[], Tensor]:
+    """Begin to copy a tensor to the CPU; the function that is returned waits for it, not for what is launched later.
+
+    The copy is queued where it is asked for: behind the kernels of a later batch it would wait for those as well.
+    """
+    if tensor.device.type != "cuda":
+        return tensor.cpu
+    pinned, arrived = tensor.to("cpu", non_blocking=True), torch.cuda.Event()
+    arrived.record(torch.cuda.current_stream(tensor.device))
+
+    def wait() -> Tensor:
+        arrived.synchronize()
+        return pinned.clone()  # pinned memory is scarce, and used again for the next
+
+    return wait
 
 
 @contextmanager

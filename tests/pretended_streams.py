@@ -27,7 +27,7 @@ class Event:
         self._timed, self._time = enable_timing, 0.0
         self._copies = COPIES_TO_CPU.launched[:0]
 
-    def record(self) -> None:
+    def record(self, stream: Stream | None = None) -> None:
         self._time, self._copies = STREAMS.seconds, COPIES_TO_CPU.launched
 
     def synchronize(self) -> None:

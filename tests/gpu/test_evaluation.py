@@ -28,7 +28,9 @@ from covid_cmsf.search.query import search
 from preprocess.flow import FlowParameters, make_flow
 from tests.evaluation.factories import SyntheticClips, small_checkpoint, small_encoder
 from tests.factories import moving_square, write_video
+from tests.pretended_copies import COPIES_TO_CPU
 from tests.pretended_gpu import GPU, LOG, pretended_gpu
+from tests.pretended_streams import Event
 from tests.search.factories import quick_encoder
 
 pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
@@ -122,6 +124,34 @@ def test_an_extraction_waits_once_per_batch() -> None:
         found = window_outputs(model.network, data, [data[i] for i in range(8)], batch_size=4, device=GPU)
         assert len(found.windows) == 24 and not found.windows.is_cuda
         assert gpu.synchronizations.total() == 6, gpu.lines
+        assert {what for what, _ in gpu.synchronizations} == {"torch.cuda.Event.synchronize"}, gpu.lines
+        assert found.windows.isfinite().all(), "every batch was waited for before it was read"
+
+
+def test_an_extraction_waits_for_a_batch_while_the_gpu_works_on_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, clips = small_encoder()[1], SyntheticClips()
+    data = VideoDataset(
+        clips, clips.records, ["test"] * len(clips.records), build_eval_protocol(model.metadata, num_windows=3)
+    )
+    order: list[str] = []
+    real_forward, real_wait = model.network.forward, Event.synchronize
+
+    def forward(views: torch.Tensor) -> torch.Tensor:
+        order.append("launch")
+        made: torch.Tensor = real_forward(views)
+        return made
+
+    def wait(event: Event) -> None:
+        order.append("wait")
+        arrived = COPIES_TO_CPU.launched
+        real_wait(event)
+        assert len(COPIES_TO_CPU.launched) == len(arrived) - 1, "it does not wait for the batch that was just launched"
+
+    monkeypatch.setattr(model.network, "forward", forward)
+    monkeypatch.setattr(Event, "synchronize", wait)
+    with pretended_gpu():
+        window_outputs(model.network, data, [data[i] for i in range(8)], batch_size=8, device=GPU)
+    assert order == ["launch", "launch", "wait", "launch", "wait", "wait"]
 
 
 def test_a_full_gpu_is_explained_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

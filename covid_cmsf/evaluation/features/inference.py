@@ -1,6 +1,7 @@
 """Run a network over the windows of videos, and average windows per video."""
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from covid_cmsf.devices import explained_memory
+from covid_cmsf.devices import explained_memory, fetch
 from covid_cmsf.evaluation.chunks import row_chunks
 from covid_cmsf.evaluation.features.protocol import CroppedClip
 from covid_cmsf.evaluation.features.video_dataset import DecodedVideo, VideoDataset
@@ -56,14 +57,15 @@ def window_outputs(
             yield from video.windows()
 
     outputs: list[Tensor] = []
+    arriving: deque[Callable[[], Tensor]] = deque()
     stream = windows()
     while batch := list(islice(stream, batch_size)):
         with torch.inference_mode(), autocast(precision, device):
             output = network(data.eval_protocol.to_views(batch, device)).float()
-        if outputs:
-            outputs[-1] = outputs[-1].cpu()  # a GPU works on this batch meanwhile
-        outputs.append(output)
-    features = torch.cat([*outputs[:-1], outputs[-1].cpu()]) if outputs else torch.zeros(0, 0)
+            arriving.append(fetch(output))
+        if len(arriving) > 1:
+            outputs.append(arriving.popleft()())  # a GPU works on this batch meanwhile
+    features = torch.cat([*outputs, arriving.popleft()()]) if arriving else torch.zeros(0, 0)
     # dtype: a list that is empty because no video could be read would be float
     window_videos, window_starts = (torch.tensor(values, dtype=torch.int64) for values in (video_indices, starts))
     return WindowOutputs(features, window_videos, window_starts, errors)
