@@ -78,7 +78,7 @@ def stage_runtime(stage: Stage, slot: str, *, num_processes: int, num_slots: int
         device = slot.partition("#")[0] if num_processes == 1 else slot.partition(":")[0].partition("#")[0]
     cores = available_cores() // num_slots
     threads = stage.runtime.threads or max(1, cores // num_processes // 2)
-    workers = resolve_workers(stage.runtime.workers, num_slots=num_slots, num_processes=num_processes)
+    workers = resolve_workers(stage.runtime.workers, device, num_slots=num_slots, num_processes=num_processes)
     return stage.runtime.model_copy(update={"device": device, "threads": threads, "workers": workers})
 
 
@@ -126,7 +126,7 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, devices: Sequence[str])
         eval_protocol=eval_protocol,
         split=evaluation.split or stage.split,
         device=chosen,
-        num_workers=resolve_workers(runtime.workers),
+        num_workers=resolve_workers(runtime.workers, chosen[0]),
         replace=True,
     )
     result = {
@@ -150,7 +150,7 @@ def evaluate_stage(stage: Stage, runtime: RuntimeConfig, devices: Sequence[str])
         features,
         clips,
         eval_protocol=eval_protocol,
-        num_workers=resolve_workers(runtime.workers),
+        num_workers=resolve_workers(runtime.workers, chosen[0]),
         devices=chosen,
         **subsets,
     )

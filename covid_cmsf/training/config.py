@@ -178,10 +178,10 @@ class RuntimeConfig(Config):
     """
 
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, ...")
-    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
-        default=2,
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] | None = Field(
+        default=None,
         description="processes that decode and augment, per training process; 0: none; auto: its share of the cores, "
-        "less one",
+        "less one; null: auto on a GPU, 2 on a CPU",
     )
     threads: int = Field(
         default=0, ge=0, description="threads of the training process; 0: half of its cores, and as before on resuming"

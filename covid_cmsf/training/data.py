@@ -33,6 +33,8 @@ from covid_cmsf.views.dataset import ViewDataset, usable_records
 from covid_cmsf.views.loader import ViewLoader
 from covid_cmsf.views.modalities import Modality, get_modality
 
+CPU_WORKERS = 2  # of a run on a CPU that says nothing else
+
 
 @dataclass(frozen=True)
 class TrainData:
@@ -113,7 +115,7 @@ def make_loader(data: TrainData, config: TrainConfig, dist: DistributedContext) 
     return ViewLoader(
         data.views,
         batch_size=config.batch_size // dist.world_size,
-        num_workers=resolve_workers(config.runtime.workers),
+        num_workers=resolve_workers(config.runtime.workers, dist.device),
         rank=dist.rank,
         world_size=dist.world_size,
         repeat=config.repeat,
@@ -123,12 +125,21 @@ def make_loader(data: TrainData, config: TrainConfig, dist: DistributedContext) 
     )
 
 
-def resolve_workers(workers: int | Literal["auto"], *, num_slots: int = 1, num_processes: int | None = None) -> int:
+def resolve_workers(
+    workers: int | Literal["auto"] | None,
+    device: torch.device | str,
+    *,
+    num_slots: int = 1,
+    num_processes: int | None = None,
+) -> int:
     """Return the number of worker processes; `auto` is this process's share of its cores, less one for itself.
 
-    The cores are shared with the stages in the other slots of a plan, and with the other training processes on this
+    None is `auto` for a GPU, which is idle while it waits for data, and 2 for a CPU, which trains on those cores. The
+    cores are shared with the stages in the other slots of a plan, and with the other training processes on this
     machine (default: those of torchrun).
     """
+    if workers is None:
+        workers = "auto" if torch.device(device).type == "cuda" else CPU_WORKERS
     if workers != "auto":
         return workers
     if num_processes is None:

@@ -103,12 +103,14 @@ def check_space(config: TrainConfig, footprint: Footprint, cached: float, folder
 def check_shared_memory(config: TrainConfig, *, frame_pixels: int) -> list[Problem]:
     """Check that the batches which workers prepare in advance fit into shared memory: else a worker dies of SIGBUS."""
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # of this machine: they share the memory
-    workers = resolve_workers(config.runtime.workers)
-    if not workers or not SHARED_MEMORY.is_dir():
+    if config.runtime.workers == 0 or not SHARED_MEMORY.is_dir():
+        return []
+    device = choose_device(config.runtime.device)
+    workers = resolve_workers(config.runtime.workers, device)
+    if not workers:
         return []
     per_process = config.batch_size // int(os.environ.get("WORLD_SIZE", "1"))
-    on_gpu = choose_device(config.runtime.device).type == "cuda"
-    batch = per_process * sample_bytes(config, frame_pixels=frame_pixels, deferred=on_gpu)
+    batch = per_process * sample_bytes(config, frame_pixels=frame_pixels, deferred=device.type == "cuda")
     parts = min(workers, per_process)  # of a batch, one for each worker; those that are left work on the next batches
     in_flight = -(-workers * PREFETCH // parts) + 1  # and the one whose pieces are being joined or copied
     needed, free = processes * in_flight * batch, shutil.disk_usage(SHARED_MEMORY).free

@@ -58,7 +58,7 @@ class OnlineKnn:
         frames = num_usable_frames_of(records, [transform.modality]) - ((transform.length - 1) * transform.stride + 1)
         self._apart = torch.from_numpy(frames >= transform.length * transform.stride)  # windows without common frames
         self._batch_size = max(1, config.batch_size // NUM_WINDOWS)
-        self._workers = resolve_workers(runtime.workers)
+        self._workers = runtime.workers
 
     def is_due(self, epoch: int, last: int) -> bool:
         """Return whether to measure at the end of this epoch (from 1 on)."""
@@ -66,13 +66,14 @@ class OnlineKnn:
 
     def measure(self, device: torch.device) -> Metrics:
         """Return percentages, as far as there are videos to ask: `knn_top1` and `window_r1` (see their functions)."""
+        workers = resolve_workers(self._workers, device)
         with torch.random.fork_rng(devices=[]), evaluating(self._encoder), torch.inference_mode():
             loader: DataLoader[Any] = DataLoader(
                 self._data,
                 batch_size=self._batch_size,
                 collate_fn=list,
-                num_workers=self._workers,
-                multiprocessing_context=worker_start_method(self._workers),
+                num_workers=workers,
+                multiprocessing_context=worker_start_method(workers),
                 worker_init_fn=init_worker,
             )
             windows = [one for batch in loader for one in embed_windows(self._encoder, batch, device)]

@@ -167,7 +167,7 @@ def _compute_cache(
     components: TrainComponents, config: TrainConfig, guide: Guide, num_views: int, dist: DistributedContext
 ) -> Tensor:
     clips, source = components.data.clips, components.data.views
-    size, workers = max(1, config.batch_size // dist.world_size), resolve_workers(config.runtime.workers)
+    size, workers = max(1, config.batch_size // dist.world_size), resolve_workers(config.runtime.workers, dist.device)
     if guide.transform is not None:
         windows = OwnWindows(clips, source.records, guide.transform, num_windows=num_views)
         return embed_own_windows(guide, windows, batch_size=size, workers=workers, dist=dist)
@@ -256,7 +256,7 @@ def _log_start(
 ) -> None:
     info: dict[str, Any] = {"device": str(dist.device), "processes": dist.world_size, "from_step": train_state.step}
     info["precision"] = config.precision
-    info["workers"] = resolve_workers(config.runtime.workers)  # per process
+    info["workers"] = resolve_workers(config.runtime.workers, dist.device)  # per process
     if dist.device.type == "cuda":
         info["gpu"] = torch.cuda.get_device_name(dist.device)
     log_environment(folder, info)

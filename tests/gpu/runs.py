@@ -8,7 +8,7 @@ from tests.training.factories import make_config
 LABELS: dict[str, Any] = {"name": "cmsf", "constraint": "label", "bank_size": 16}
 GUIDED: dict[str, Any] = {"name": "cmsf", "bank_size": 16, "k": 2, "num_candidates": 4}
 CACHED: dict[str, Any] = {"cache": "views", "cached_views": 2}
-WORKERS: dict[str, Any] = {"runtime": {"workers": 2}}  # the default
+WORKERS: dict[str, Any] = {"runtime": {"workers": 2}}  # who share each batch, as `auto` does on a machine with a GPU
 # name: (method, guides, other settings)
 RUNS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
     "infonce": ({"name": "infonce", "bank_size": 16, "exclude_negatives": "source"}, [], {}),

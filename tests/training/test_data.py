@@ -38,10 +38,13 @@ def test_auto_workers_are_the_cores_that_a_process_has_left(
     cores: int, slots: int, processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
-    assert resolve_workers("auto", num_slots=slots, num_processes=processes) == workers
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    assert resolve_workers("auto", num_slots=slots) == workers
-    assert resolve_workers(5) == 5 and resolve_workers(0) == 0
+    for chosen, device in (("auto", "cpu"), ("auto", "cuda"), (None, "cuda:1")):
+        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+        assert resolve_workers(chosen, device, num_slots=slots, num_processes=processes) == workers
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+        assert resolve_workers(chosen, device, num_slots=slots) == workers
+    assert [resolve_workers(chosen, "cuda") for chosen in (5, 0)] == [5, 0]
+    assert [resolve_workers(chosen, "cpu", num_slots=slots) for chosen in (5, 0, None)] == [5, 0, 2]
 
 
 def samples(clips: Path, online: list[str] | None, target: list[str] | None, *, share: bool = True) -> list[Sample]:
