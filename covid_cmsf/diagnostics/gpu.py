@@ -19,7 +19,7 @@ from covid_cmsf.cores import available_cores
 from covid_cmsf.devices import choose_devices
 from covid_cmsf.diagnostics.all_reduce import time_all_reduce
 from covid_cmsf.diagnostics.generated import GeneratedClips, make_config, method_names, write_guide
-from covid_cmsf.models.precision import resolve_precision
+from covid_cmsf.models.precision import fixed_shapes, resolve_precision
 from covid_cmsf.models.profile import activation_bytes
 from covid_cmsf.training.build import build_components
 from covid_cmsf.training.config import TrainConfig
@@ -158,7 +158,8 @@ def measure(device: torch.device, test: GpuTest) -> Iterator[GpuResult]:
         forward_backward(components, batch, step_config, dist)
         update(components, step_config, lr=0.01, momentum=0.9)
 
-    per_step = _seconds(step, device)
+    with fixed_shapes(device):  # as in training
+        per_step = _seconds(step, device)
     rate = timed.batch_size / per_step
     described = f"{timed.encoder}, {timed.batch_size} clips of {timed.length}x{timed.size}x{timed.size}, {precision}"
     yield GpuResult("speed", "step", f"{rate:.1f} clips per second and GPU ({described}; views included)")

@@ -33,6 +33,20 @@ def test_it_passes_and_covers_every_method() -> None:
     assert {result.name for result in results if result.kind == "advice"} == {"workers", "batch size", "precision"}
 
 
+def test_steps_are_timed_with_the_kernels_of_cudnn_that_training_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[bool] = []
+    real = gpu.forward_backward
+
+    def forward_backward(*args: Any) -> Any:
+        chosen.append(torch.backends.cudnn.benchmark)
+        return real(*args)
+
+    monkeypatch.setattr(gpu, "forward_backward", forward_backward)
+    with pretended_gpu():
+        timed = [result.name for result in gpu.measure(GPU, SMALL)]
+    assert "step" in timed and len(chosen) == 4 and all(chosen) and not torch.backends.cudnn.benchmark
+
+
 def test_wrong_results_of_a_gpu_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     real_to = Batch.to
 
