@@ -41,6 +41,11 @@ def choose_devices(name: str, num_processes: int | None = None) -> list[torch.de
     return [torch.device("cuda", number % count) for number in range(num_processes or count)]
 
 
+def move(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copy to a device, without waiting for a copy from the CPU: from a GPU, the values would not be there yet."""
+    return tensor.to(device, non_blocking=tensor.device.type == "cpu")
+
+
 def send(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a CPU tensor to a device without waiting for it: a copy from pageable memory would wait for a GPU."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.flow_codec import FlowLevels
+from covid_cmsf.devices import move
 from covid_cmsf.views.augment_params import AugmentParams
 from covid_cmsf.views.batch_augment import BatchAugment, augment_batches, empty_clips, plan_batch
 from covid_cmsf.views.modalities import Modality
@@ -30,7 +31,7 @@ class DeferredViews:
 
     def copy_to(self, device: torch.device | str) -> "DeferredViews":
         """Copy to another device."""
-        return replace(self, frames=self.frames.to(device, non_blocking=True), plan=self.plan.copy_to(device))
+        return replace(self, frames=move(self.frames, device), plan=self.plan.copy_to(device))
 
     def by_number(self, views: Tensor) -> dict[int, Tensor]:
         """Return the views (V * B, ...) that were made of the frames by their numbers."""
@@ -54,10 +55,10 @@ class SplitViews:
         """
         shape = (len(self.places), *self.pieces[0].shape[1:3], *map(max, *(piece.shape[3:] for piece in self.pieces)))
         frames = empty_clips(shape, like=self.pieces[0], device=device)
-        places = self.places.to(device, non_blocking=True).split([len(piece) for piece in self.pieces])
+        places = move(self.places, device).split([len(piece) for piece in self.pieces])
         for piece, own in zip(self.pieces, places, strict=True):
             part = frames[..., : piece.shape[3], : piece.shape[4]]
-            part.index_copy_(0, own, piece.to(device, non_blocking=True))  # freed at once: room for the next
+            part.index_copy_(0, own, move(piece, device))  # freed at once: room for the next
         return DeferredViews(frames, self.plan.copy_to(device), self.view_numbers)
 
 
@@ -97,7 +98,7 @@ class Batch:
     def copy_to(self, device: torch.device | str) -> "Batch":
         """Copy to another device; deferred augmentation stays deferred."""
         deferred = {name: waiting.copy_to(device) for name, waiting in self.deferred.items()}
-        rest = replace(self, deferred={})._map_tensors(lambda tensor: tensor.to(device, non_blocking=True))
+        rest = replace(self, deferred={})._map_tensors(lambda tensor: move(tensor, device))
         return replace(rest, deferred=deferred)
 
     def record_stream(self, stream: torch.cuda.Stream) -> None:

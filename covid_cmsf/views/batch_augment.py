@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from covid_cmsf.clips.flow_codec import FlowLevels
-from covid_cmsf.devices import send
+from covid_cmsf.devices import move, send
 from covid_cmsf.views import batch_ops
 from covid_cmsf.views.augment_params import AugmentParams, ColorJitterParams
 from covid_cmsf.views.modalities import Modality
@@ -51,7 +51,7 @@ class BatchAugment:
 
     def copy_to(self, device: torch.device | str) -> "BatchAugment":
         """Copy to another device."""
-        return self.with_tensors(self.numbers.to(device, non_blocking=True), self.rows.to(device, non_blocking=True))
+        return self.with_tensors(move(self.numbers, device), move(self.rows, device))
 
 
 def plan_batch(

@@ -67,11 +67,11 @@ def _merge_views(parts: Sequence[DeferredViews], *, pin: bool) -> SplitViews:
         rows=torch.tensor([*np.argsort(order), *gray_rows, *blurred_rows]),
     )
     first = np.cumsum([0, *(len(part.frames) for part in parts)])  # clips before each part
-    places = torch.tensor(np.argsort([first[number] + row for number, row in rows]))
+    clip_places = torch.tensor(np.argsort([first[number] + row for number, row in rows]))
     if pin:
         plan = plan.with_tensors(plan.numbers.pin_memory(), plan.rows.pin_memory())
-        places = places.pin_memory()
-    return SplitViews(tuple(part.frames for part in parts), places, plan, view_numbers)
+        clip_places = clip_places.pin_memory()
+    return SplitViews(tuple(part.frames for part in parts), clip_places, plan, view_numbers)
 
 
 def _hue_place(plan: BatchAugment, row: int) -> int:

@@ -16,11 +16,14 @@ from covid_cmsf.devices import GpuMemoryError
 from covid_cmsf.diagnostics.generated import method_names
 from covid_cmsf.methods.diagnostics import embedding_std
 from covid_cmsf.methods.mean_shift import CmsfConfig
+from covid_cmsf.models import networks
+from covid_cmsf.models.networks import Network
 from covid_cmsf.training import data, loop, step
 from covid_cmsf.training.failures import NonFiniteLoss, replay
 from covid_cmsf.training.monitor import read_metrics
 from covid_cmsf.training.run import run_training
 from covid_cmsf.training.step import StepResult
+from covid_cmsf.views import batch as batch_module
 from covid_cmsf.views.batch import Batch
 from covid_cmsf.views.dataset import ViewDataset
 from covid_cmsf.views.modalities import MODALITIES
@@ -49,11 +52,11 @@ Steps = list[list[str]]  # per step: its synchronizations
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """Collects the synchronizations of every step and of its batch's copy, without those of a line of metrics."""
     found: Steps = []
-    real_copied_aside, real_train_batch, real_log_metrics = loop.copied_aside, loop.train_batch, loop.log_metrics
+    real_train_batch, real_log_metrics = loop.train_batch, loop.log_metrics
 
     def copied_aside(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
         LOG.reset()
-        yield from real_copied_aside(batches, device)
+        yield from batch_module.copied_aside(batches, device)
 
     def train_batch(run: loop.Run, batch: Batch) -> bool:
         stopped = real_train_batch(run, batch)
@@ -122,10 +125,8 @@ def surplus(lines: list[str], allowed: list[str]) -> list[str]:
 def test_a_synchronization_that_is_added_to_a_step_is_named(
     clips: Path, flow_weights: Path, tmp_path: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = step.ema_update_
-
-    def curious(target: torch.nn.Module, online: torch.nn.Module, momentum: float) -> None:
-        real(target, online, momentum)
+    def curious(target: Network, online: Network, momentum: float) -> None:
+        networks.ema_update_(target, online, momentum)
         embedding_std(next(target.parameters()))
 
     monkeypatch.setattr(step, "ema_update_", curious)

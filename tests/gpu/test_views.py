@@ -185,6 +185,18 @@ def test_the_number_of_launches_does_not_depend_on_the_batch_size() -> None:
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("num_parts", [1, 4])
+def test_a_batch_that_comes_back_from_the_gpu_is_there_at_once(num_parts: int) -> None:
+    with pretended_gpu():
+        batch = paper_batch(8, num_parts=num_parts)
+        expected = batch.to("cpu")
+        for found in (batch.copy_to("cuda").copy_to("cpu").apply_deferred(), batch.to("cuda").to("cpu")):
+            assert torch.equal(found.videos, expected.videos)
+            for views, others in zip(found.views, expected.views, strict=True):
+                for name, view in views.items():
+                    assert torch.allclose(view, others[name], atol=1e-5), name
+
+
 def test_large_frames_are_resized_before_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     clips = SyntheticClips()
     data = ViewDataset(clips, clips.records, ViewConfig(length=2, size=24), defer=True)

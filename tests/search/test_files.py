@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from covid_cmsf.evaluation.features import extract
+from covid_cmsf.evaluation.features import processes as processes_module
 from covid_cmsf.search.build import Extraction, add_to_index, index_features, index_videos
 from covid_cmsf.search.encoders import open_encoder
 from covid_cmsf.search.files import FileEmbedder, embed_file
@@ -61,16 +62,16 @@ def test_processes_that_share_the_videos_write_the_index_of_one(
 ) -> None:
     monkeypatch.setattr(extract, "SHARD_SIZE", 2)  # 5 videos are 3 shards
     shared: list[int] = []
-    real = extract.run_on_devices
+    real = processes_module.run_on_devices
 
     def counted(work: Any, shards: Any, devices: Any, **options: Any) -> Any:
         shared.append(min(len(shards), len(devices)))
         return real(work, shards, devices, **options)
 
     monkeypatch.setattr(extract, "run_on_devices", counted)
-    for processes in (1, 2):
-        how = Extraction(device="cpu", num_processes=processes)
-        index_videos(videos, [quick_encoder(weights[0])], tmp_path / str(processes), extraction=how)
+    for count in (1, 2):
+        how = Extraction(device="cpu", num_processes=count)
+        index_videos(videos, [quick_encoder(weights[0])], tmp_path / str(count), extraction=how)
     assert shared == [1, 2]
     one, two = (
         {path.name: path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()} for name in "12"

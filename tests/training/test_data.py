@@ -5,7 +5,7 @@ import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -38,7 +38,8 @@ def test_auto_workers_are_the_cores_that_a_process_has_left(
     cores: int, slots: int, processes: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
-    for chosen, device in (("auto", "cpu"), ("auto", "cuda"), (None, "cuda:1")):
+    runs: list[tuple[Literal["auto"] | None, str]] = [("auto", "cpu"), ("auto", "cuda"), (None, "cuda:1")]
+    for chosen, device in runs:
         monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
         assert resolve_workers(chosen, device, num_slots=slots, num_processes=processes) == workers
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
