@@ -37,7 +37,6 @@ RUNS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
     "protonw": ({"name": "protonw", "bank_size": 16}, [], {}),
     "frzproto": ({"name": "frzproto"}, [], {}),
     "xent": ({"name": "xent"}, [], {}),
-    "rgbdiff": ({"name": "msf", "bank_size": 16}, [], {"modality": "rgbdiff"}),
     "msf, checkpointed": ({"name": "msf", "bank_size": 16}, [], {}),
     "flow": ({"name": "msf", "bank_size": 16}, [], {"modality": "flow"}),
     "residual flow": ({"name": "msf", "bank_size": 16}, [], {"modality": "residual_flow"}),
@@ -47,7 +46,6 @@ RUNS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
     "motion": ({"name": "msf", "bank_size": 16}, [], {"modality": "motion"}),
     "residual motion": ({"name": "msf", "bank_size": 16}, [], {"modality": "residual_motion"}),
     "frame": ({"name": "msf", "bank_size": 16}, [], {"modality": "frame", "encoder": "r10_small"}),
-    "cmsf, labels, fp16": (LABELS, [], {"precision": "fp16"}),
     "msf, clipped": ({"name": "msf", "bank_size": 16}, [], {"optimizer": {"clip_norm": 1.0}}),
     "msf, clipped, fp16": (
         {"name": "msf", "bank_size": 16}, [], {"optimizer": {"clip_norm": 1.0}, "precision": "fp16"}
