@@ -81,19 +81,23 @@ def fitted_exponents(seconds: Mapping[str, Mapping[int, float]]) -> dict[str, fl
 
 
 def plot_growth(seconds: Mapping[str, Mapping[int, float]], exponents: Mapping[str, float], path: Path) -> None:
-    """Draw CPU seconds over the number of videos, both logarithmic."""
+    """Draw CPU seconds over the number of videos, both logarithmic, and n log n from the slowest part's last point."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    figure, axes = pyplot.subplots(figsize=(8.5, 4.5))
     for name, values in seconds.items():
         label = f"{name}, exponent {exponents[name]:.2f}" if name in exponents else name
         axes.loglog(list(values), list(values.values()), marker="o", label=label)
+    numbers = np.array(sorted({number for values in seconds.values() for number in values}))
+    growth = numbers * np.log(numbers)
+    slowest = max(values[int(numbers[-1])] for values in seconds.values())
+    axes.loglog(numbers, slowest * growth / growth[-1], color="gray", linestyle="--", label="n log n")
     axes.set_xlabel("videos")
     axes.set_ylabel("CPU seconds")
-    axes.legend()
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))  # the lines fill the axes
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
