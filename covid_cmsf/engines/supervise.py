@@ -69,11 +69,17 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def slurm_job_id() -> str | None:
+    """Return what scontrol calls this job, None outside of Slurm. SLURM_JOB_ID of one task means the whole array."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
+
+
 def main() -> None:
     """Run a job of Slurm."""
     folder, name = Path(sys.argv[1]), sys.argv[2]
     code, warned = supervise(folder, name)
-    if code == exit_codes.INTERRUPTED and warned and (job_id := os.environ.get("SLURM_JOB_ID")):
+    if code == exit_codes.INTERRUPTED and warned and (job_id := slurm_job_id()):
         subprocess.run(["scontrol", "requeue", job_id], check=True)
         signal.pause()  # Slurm ends this process before it starts the job again
     sys.exit(exit_codes.SUCCESS if code in FINISHED else abs(code))  # jobs that need this one start after 0 only

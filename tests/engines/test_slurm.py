@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -139,23 +140,43 @@ def test_states_can_be_read_on_a_machine_without_slurm(tmp_path: Path, monkeypat
     assert {name: one.state for name, one in slurm_states(tmp_path).items()} == {"a": "done", "b": "unknown"}
 
 
+REQUEUE = ("scontrol", "requeue")
+WARN = ("scancel", "--signal=USR1", "--batch")  # what Slurm sends before the time limit
+
+
+def disturb(out: Path, stage: str, *program: str) -> None:
+    """Requeue a stage's job, or let it do so, when it has trained some steps, and start it again."""
+    metrics = out / stage / "metrics.jsonl"
+    wait_until(lambda: metrics.is_file() and metrics.read_text().count("\n") > 2)
+    job_id = job_file(out, stage, "id").read_text().strip()
+    subprocess.run([*program, job_id], check=True)
+    start_again(job_id)
+
+
+def start_again(job_id: str) -> None:
+    """Let a requeued job start soon: Slurm waits two minutes, and refuses to start one in the second of its end."""
+    wait_until(lambda: read_queue().get(job_id, ("",))[0] == "PENDING")
+    subprocess.run(["scontrol", "update", f"JobId={job_id}", "StartTime=now+2"], check=True)
+
+
 @pytest.mark.slow
-def test_a_plan_through_slurm_survives_a_requeue_in_the_middle(slurm: None, plan: Path) -> None:
+def test_a_plan_through_slurm_survives_a_requeue_and_a_warning_in_the_middle(slurm: None, plan: Path) -> None:
     longer = "pretrain.schedule.epochs=4"
     _, alone = run_plan(load_plan(plan, [longer]), plan.parent / "alone", plan_dir=plan.parent)
     out = plan.parent / "out"
     whole = command("cotrain", str(plan), longer, f"--out={out}", "--engine=slurm", cwd=plan.parent)
-    metrics = out / "infonce-rgb" / "metrics.jsonl"
-    wait_until(lambda: metrics.is_file() and metrics.read_text().count("\n") > 2)
-    job_id = job_file(out, "infonce-rgb", "id").read_text().strip()
-    subprocess.run(["scontrol", "requeue", job_id], check=True)
-    wait_until(lambda: read_queue().get(job_id, ("",))[0] == "PENDING")
-    subprocess.run(["scontrol", "update", f"JobId={job_id}", "StartTime=now"], check=True)  # Slurm waits two minutes
+    disturbed = {"infonce-rgb": REQUEUE, "infonce-flow": WARN}  # they run side by side
+    with ThreadPoolExecutor() as pool:
+        done = [pool.submit(disturb, out, stage, *program) for stage, program in disturbed.items()]
+        for one in done:
+            one.result()
     output, _ = whole.communicate(timeout=600)
-    assert whole.returncode == exit_codes.SUCCESS, output + job_file(out, "infonce-rgb", "log").read_text()
+    logs = [job_file(out, stage, "log").read_text() for stage in disturbed]
+    assert whole.returncode == exit_codes.SUCCESS, "\n".join([output, *logs])
     assert numbers(json.loads((out / "table.json").read_text())) == numbers(alone)
-    starts = (out / "infonce-rgb" / "environment.jsonl").read_text().splitlines()
-    assert len(starts) == 2 and json.loads(starts[1])["from_step"] > 0  # it went on, it did not begin again
+    for stage in disturbed:
+        starts = (out / stage / "environment.jsonl").read_text().splitlines()
+        assert len(starts) == 2 and json.loads(starts[1])["from_step"] > 0  # it went on, it did not begin again
     assert {one.state for one in slurm_states(out).values()} == {"done"}
     again = command("cotrain", str(plan), longer, f"--out={out}", "--engine=slurm", cwd=plan.parent)
     output, _ = again.communicate(timeout=300)
