@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,6 +15,7 @@ from covid_cmsf import exit_codes
 from covid_cmsf.cotrain.run import load_plan, run_plan
 from covid_cmsf.engines.jobs import Job, Resources
 from covid_cmsf.engines.ray import run_on_ray
+from covid_cmsf.training.checkpoints import Checkpoints
 from covid_cmsf.training.signals import StopRequest
 from tests.cotrain.test_plans import numbers
 from tests.engines.test_slurm import command, wait_until
@@ -61,26 +63,50 @@ def test_a_plan_through_ray_survives_the_death_of_a_node(two_nodes: list[Any], p
     whole = command("cotrain", str(plan), longer, f"--out={out}", "--engine=ray", cwd=plan.parent)
     metrics = out / "infonce-rgb" / "metrics.jsonl"
     wait_until(lambda: metrics.is_file() and metrics.read_text().count("\n") > 2)
-    cluster, first, second = two_nodes
-    victim = first if trains_on(first, "infonce-rgb") else second
+    cluster, *nodes = two_nodes
+    (victim,) = (node for node in nodes if stage_process(node, "infonce-rgb"))
     cluster.remove_node(victim, allow_graceful=False)
     output, _ = whole.communicate(timeout=600)
     assert whole.returncode == exit_codes.SUCCESS, output
     assert numbers(json.loads((out / "table.json").read_text())) == numbers(alone)
     starts = (out / "infonce-rgb" / "environment.jsonl").read_text().splitlines()
     assert len(starts) == 2  # it was started once more, on the other node
+    assert json.loads(starts[1])["from_step"] > 0  # the kernel's SIGTERM let it save
     for name in ("infonce-flow", "cmsf-rgb-1", "cmsf-flow-1"):
         assert len((out / name / "environment.jsonl").read_text().splitlines()) == 1  # nothing was done twice
 
 
-def trains_on(node: Any, stage: str) -> bool:
-    """Whether a job of the stage descends from this node's raylet."""
+@pytest.mark.slow
+def test_a_stage_whose_machine_loses_power_goes_on_at_its_checkpoint(two_nodes: list[Any], plan: Path) -> None:
+    longer, stage, out = "pretrain.schedule.epochs=10", "infonce-rgb", plan.parent / "out"
+    whole = command("cotrain", str(plan), longer, f"--out={out}", "--engine=ray", f"--only={stage}", cwd=plan.parent)
+    checkpoints = Checkpoints(out / stage / "checkpoints")
+    wait_until(checkpoints.last.is_file)
+    cluster, *nodes = two_nodes
+    ((victim, process),) = ((node, pid) for node in nodes if (pid := stage_process(node, stage)))
+    supervisor = ancestors(process)[0]
+    os.kill(supervisor, signal.SIGSTOP)  # it must not see how the stage ends
+    os.kill(process, signal.SIGKILL)  # nothing can be saved
+    saved = checkpoints.entries()[-1].step
+    cluster.remove_node(victim, allow_graceful=False)
+    with suppress(ProcessLookupError):
+        os.kill(supervisor, signal.SIGKILL)
+    output, _ = whole.communicate(timeout=600)
+    assert whole.returncode == exit_codes.SUCCESS, output
+    starts = [json.loads(line) for line in (out / stage / "environment.jsonl").read_text().splitlines()]
+    assert [one["from_step"] for one in starts] == [0, saved] and saved > 0
+    steps = [json.loads(line)["step"] for line in (out / stage / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(steps[0], steps[0] + 50))  # every step once: five an epoch
+
+
+def stage_process(node: Any, stage: str) -> int | None:
+    """Return the process that trains a stage, if it descends from this node's raylet."""
     raylet = next(iter(node.all_processes["raylet"])).process.pid
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             if f"--only={stage}".encode() in path.read_bytes().split(b"\0") and raylet in ancestors(int(path.parts[2])):
-                return True
-    return False
+                return int(path.parts[2])
+    return None
 
 
 def ancestors(pid: int) -> list[int]:
