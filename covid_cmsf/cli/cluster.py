@@ -134,8 +134,9 @@ def _submit(
     from covid_cmsf.engines.jobs import Job
 
     name = f"{command[0]}-{hashlib.sha256(json.dumps(command).encode()).hexdigest()[:8]}"
-    names = [name] if copies == 1 else [f"{name}-{number}" for number in range(1, copies + 1)]
-    jobs = [Job(one, tuple(command)) for one in names]
+    jobs = [Job(name, tuple(command))]
+    if copies > 1:
+        jobs = [Job(f"{name}-{number}", tuple(command), copy=number) for number in range(1, copies + 1)]
     raise typer.Exit(run_jobs_and_show(engine, jobs, folder, resources, detach=detach))
 
 
@@ -197,13 +198,14 @@ def without_options(command: "Sequence[str]", names: "Sequence[str]") -> list[st
 
 
 def status(
-    folder: Annotated[Path, typer.Argument(help="Folder of a plan.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Folder of a plan, or one with jobs/.", show_default=False)],
     as_json: Json = False,
 ) -> None:
     """Show the state of a plan's stages, wherever they run: epochs, results, errors, jobs and their logs.
 
     \b
     covid-cmsf status runs/demo
+    covid-cmsf status .             # Slurm jobs of preprocess, extract, ... that were submitted here
     """
     from covid_cmsf.cotrain.status import plan_status
 
@@ -218,4 +220,4 @@ def status(
     console = Console()
     console.print(table)
     if any(one.job is not None for one in stages):
-        console.print(f"logs: {folder / 'jobs'}/STAGE.log", markup=False, highlight=False)
+        console.print(f"logs: {folder / 'jobs'}/*.log", markup=False, highlight=False)

@@ -28,10 +28,10 @@ class StageStatus:
 
 
 def plan_status(out: Path) -> list[StageStatus]:
-    """Return the state of every stage of the plan in `out`, in the order of the plan."""
+    """Return the state of every stage of the plan in `out`, in the order of the plan; without a plan, of its jobs."""
     path = out / "plan.json"
     if not path.is_file():
-        raise ValueError(f"{out} is no folder of a plan: it has no plan.json")
+        return job_status(out)
     plan = validate(PlanConfig, json.loads(read_text(path)), origin=str(path))
     jobs = slurm_states(out) if any(record["engine"] == "slurm" for record in read_jobs(out)) else {}
     found = []
@@ -41,6 +41,14 @@ def plan_status(out: Path) -> list[StageStatus]:
             stage_id = f"{repetition}/{spec.name}" if repetition else spec.name
             found.append(stage_status(stage_id, out / repetition / spec.name, jobs.get(stage_id)))
     return found
+
+
+def job_status(folder: Path) -> list[StageStatus]:
+    """Return the state of every Slurm job of a folder. Those of Ray are shown by the command that runs them."""
+    jobs = slurm_states(folder)
+    if not jobs:
+        raise ValueError(f"{folder} is no folder of a plan (it has no plan.json), and jobs/ in it has no job of Slurm")
+    return [StageStatus(name, job.state, None, job.detail, job) for name, job in jobs.items()]
 
 
 def stage_status(stage_id: str, folder: Path, job: JobState | None = None) -> StageStatus:

@@ -27,6 +27,12 @@ class Job:
     name: str
     command: tuple[str, ...]
     needs: tuple[str, ...] = ()
+    copy: int = 0  # of several jobs with one command, whose names end in -1, -2, ...: which one; 0: the only one
+
+    @property
+    def group(self) -> str:
+        """The name that the copies of a command share; a job without copies is a group of its own."""
+        return self.name.removesuffix(f"-{self.copy}") if self.copy else self.name
 
 
 @dataclass(frozen=True)

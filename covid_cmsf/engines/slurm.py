@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from covid_cmsf import exit_codes
@@ -78,28 +79,36 @@ def _sleep(stop: StopRequest) -> None:
 
 
 def submit_jobs(jobs: Sequence[Job], folder: Path, resources: Resources) -> None:
-    """Give the jobs to sbatch. One that is pending or running already is not submitted again."""
+    """Give the jobs to sbatch, copies of a command as one array; none that is pending or running already."""
     check_jobs(jobs)
+    if any(word.partition("=")[0] in ("--array", "-a") for word in resources.sbatch):
+        raise ValueError("--sbatch=--array is not possible: --copies N makes an array of N tasks")
     if shutil.which("sbatch") is None or shutil.which("squeue") is None:
         raise ValueError("--engine slurm needs Slurm's sbatch and squeue, which are not on this machine")
     queued = {name: one.job_id for name, one in slurm_states(folder).items() if one.state in ("pending", "running")}
     check_commands(jobs, folder, queued)
-    ids: dict[str, str] = {}
+    ids = {job.name: queued[job.name] for job in jobs if job.name in queued}
+    for name, job_id in ids.items():
+        logger.info("job %s is in the queue already: %s", name, job_id)
+    for _, members in groupby((job for job in jobs if job.name not in queued), key=lambda job: job.group):
+        ids |= _submit(list(members), folder, resources, ids)
+
+
+def _submit(jobs: Sequence[Job], folder: Path, resources: Resources, ids: Mapping[str, str]) -> dict[str, str]:
+    """Give one job, or copies of one command as an array, to sbatch; return {name: number}."""
+    script = job_file(folder, jobs[0].group, "sh")
+    script.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomic(script, batch_script(jobs, folder, resources))
     for job in jobs:
-        if job.name in queued:
-            ids[job.name] = queued[job.name]
-            logger.info("job %s is in the queue already: %s", job.name, ids[job.name])
-            continue
-        script = job_file(folder, job.name, "sh")
-        script.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomic(script, batch_script(job, folder, resources))
         write_job(folder, job, engine="slurm", id="")  # the job may start before sbatch has returned
-        needed = [ids[name] for name in job.needs if name in ids]
-        dependency = [f"--dependency=afterok:{':'.join(needed)}"] if needed else []
-        answer = _slurm("sbatch", "--parsable", *dependency, str(script))
-        ids[job.name] = answer.strip().partition(";")[0]
-        write_text_atomic(job_file(folder, job.name, "id"), ids[job.name] + "\n")
-        logger.info("job %s submitted: %s", job.name, ids[job.name])
+    needed = [ids[name] for name in jobs[0].needs if name in ids]
+    dependency = [f"--dependency=afterok:{':'.join(needed)}"] if needed else []
+    number = _slurm("sbatch", "--parsable", *dependency, str(script)).strip().partition(";")[0]
+    submitted = {job.name: f"{number}_{job.copy}" if job.copy else number for job in jobs}
+    for name, job_id in submitted.items():
+        write_text_atomic(job_file(folder, name, "id"), f"{job_id}\n")
+        logger.info("job %s submitted: %s", name, job_id)
+    return submitted
 
 
 def check_commands(jobs: Sequence[Job], folder: Path, queued: Mapping[str, str]) -> None:
@@ -113,11 +122,14 @@ def check_commands(jobs: Sequence[Job], folder: Path, queued: Mapping[str, str])
             )
 
 
-def batch_script(job: Job, folder: Path, resources: Resources) -> str:
-    """Return the batch script of a job."""
+def batch_script(jobs: Sequence[Job], folder: Path, resources: Resources) -> str:
+    """Return the batch script of one job, or of copies of one command: an array whose tasks have their numbers."""
+    group, is_array = jobs[0].group, jobs[0].copy > 0
+    # In options Slurm writes the number of the task, in the script the shell does.
+    log = job_file(folder, f"{group}-%a" if is_array else group, "log")
     options = [
-        f"--job-name=covid-cmsf:{job.name}",
-        f"--output={job_file(folder, job.name, 'log')}",
+        f"--job-name=covid-cmsf:{group}",
+        f"--output={log}",
         "--open-mode=append",
         f"--chdir={Path.cwd()}",
         f"--cpus-per-task={resources.cpus}",
@@ -125,6 +137,7 @@ def batch_script(job: Job, folder: Path, resources: Resources) -> str:
         "--kill-on-invalid-dep=yes",
         f"--signal=B:USR1@{WARNING_SECONDS}",
         *([f"--gres=gpu:{resources.gpus}"] if resources.gpus else []),
+        *([f"--array={_numbers([job.copy for job in jobs])}"] if is_array else []),
     ]
     lines = [f"#SBATCH {shlex.quote(option)}" for option in options]
     for word in resources.sbatch:
@@ -136,8 +149,14 @@ def batch_script(job: Job, folder: Path, resources: Resources) -> str:
         options="".join(f"{line}\n" for line in lines),
         python=shlex.quote(sys.executable),
         folder=shlex.quote(str(folder)),
-        job=shlex.quote(job.name),
+        job=shlex.quote(group) + ('-"$SLURM_ARRAY_TASK_ID"' if is_array else ""),
     )
+
+
+def _numbers(copies: Sequence[int]) -> str:
+    """Return numbers as sbatch wants them: 1-16, or 2,5 if the others are not to run again."""
+    first, last = copies[0], copies[-1]
+    return f"{first}-{last}" if len(copies) == last - first + 1 else ",".join(map(str, copies))
 
 
 def slurm_states(folder: Path) -> dict[str, JobState]:
@@ -172,8 +191,8 @@ def slurm_states(folder: Path) -> dict[str, JobState]:
 
 
 def read_queue() -> dict[str, tuple[str, str]]:
-    """Return state and reason of the user's jobs that Slurm has in its queue, by id."""
-    lines = _slurm("squeue", "--me", "--noheader", "--format=%i|%T|%r").splitlines()
+    """Return state and reason of the user's jobs that Slurm has in its queue, by id; that of a task is 41_3."""
+    lines = _slurm("squeue", "--me", "--array", "--noheader", "--format=%i|%T|%r").splitlines()
     return {fields[0]: (fields[1], fields[2]) for fields in (line.split("|", 2) for line in lines)}
 
 

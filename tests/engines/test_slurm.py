@@ -43,7 +43,7 @@ def wait_until(condition: Any, *, seconds: float = 240) -> None:
 
 def test_a_batch_script_says_what_was_asked_for(tmp_path: Path) -> None:
     job = Job("seed-0/cmsf rgb", ("cotrain", "demo"))
-    text = batch_script(job, tmp_path, Resources(cpus=4, gpus=2, sbatch=("-p", "a100", "--time=1-0")))
+    text = batch_script([job], tmp_path, Resources(cpus=4, gpus=2, sbatch=("-p", "a100", "--time=1-0")))
     lines = text.splitlines()
     assert {"#SBATCH --cpus-per-task=4", "#SBATCH --gres=gpu:2", "#SBATCH -p a100", "#SBATCH --time=1-0"} < set(lines)
     assert lines[-1].endswith(f"-m covid_cmsf.engines.supervise {tmp_path} 'seed-0/cmsf rgb'")
@@ -55,7 +55,7 @@ def test_options_and_folders_with_spaces_stay_whole_in_a_batch_script(
     folder = tmp_path / "my runs"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    text = batch_script(Job("a", ("cotrain", "demo")), folder, Resources(sbatch=("--comment=two words",)))
+    text = batch_script([Job("a", ("cotrain", "demo"))], folder, Resources(sbatch=("--comment=two words",)))
     options = [shlex.split(line.removeprefix("#SBATCH ")) for line in text.splitlines() if line.startswith("#SBATCH ")]
     assert all(len(words) == 1 for words in options)
     assert {f"--chdir={folder}", f"--output={folder / 'jobs' / 'a.log'}", "--comment=two words"} < {
