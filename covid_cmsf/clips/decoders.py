@@ -84,7 +84,9 @@ def choose_decoder(name: str) -> str:
     if name not in DECODERS:
         raise ValueError(f"unknown decoder {name!r}; choose from auto, {', '.join(DECODERS)}")
     if name == "decord" and find_spec("decord") is None:
-        raise ValueError("decoder 'decord' is not installed (its wheels exist for x86-64 only); use --decoder av")
+        raise ValueError(
+            "decoder 'decord' is not installed: pip install decord (wheels exist for x86-64 only), or use av"
+        )
     return name
 
 

@@ -1,6 +1,8 @@
 """Decode video files with torchcodec (extra `torchcodec`), on the CPU or, for RGB, on a GPU.
 
-It needs FFmpeg's shared libraries on the system. Decoding on a GPU has never been run.
+It needs FFmpeg's shared libraries on the system. Decoding on a GPU has never been run. Version 0.17 cannot read the
+last frame of files whose frames are reordered and have no time stamps, as some AVI files of UCF-101: these are refused.
+The MP4 files of a clip store have time stamps.
 Shapes: T frames, H x W pixels.
 """
 
@@ -63,7 +65,7 @@ class TorchcodecReader:
         try:
             batch = self._decoder.get_frames_at(list(frame_indices))
         except (RuntimeError, IndexError) as error:
-            raise ValueError(f"decoding stopped: {_first_line(error)}") from error
+            raise ValueError(f"decoding stopped: {_first_line(error)} The decoder av may read it") from error
         frames: Frames = batch.data.cpu().numpy()
         return frames
 

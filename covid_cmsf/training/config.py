@@ -172,7 +172,7 @@ class LoggingConfig(Config):
 
 
 class RuntimeConfig(Config):
-    """What may change when a run is resumed. Only `threads` and `device` can change the last bits of a result.
+    """What may change when a run is resumed. Of a result only the last bits can, by `threads`, `device` and `decoder`.
 
     A resumed run keeps its number of threads unless `threads` says otherwise, also on another machine.
     """
@@ -185,6 +185,11 @@ class RuntimeConfig(Config):
     )
     threads: int = Field(
         default=0, ge=0, description="threads of the training process; 0: half of its cores, and as before on resuming"
+    )
+    decoder: str = Field(
+        default="auto",
+        description="decodes the videos of a clip store: auto (av), av, decord, torchcodec, or torchcodec:cuda, which "
+        "was never run; all give the same frames",
     )
     cache_gb: float = Field(default=0.0, ge=0, description="gigabytes of decoded clips to keep in memory, per machine")
     cache_dir: str = Field(

@@ -70,7 +70,7 @@ def open_data(
 
     `local` are the processes of this machine, which share the memory for decoded clips.
     """
-    clips = open_clips(config.clips) if clips is None else clips
+    clips = open_clips(config.clips, decoder=config.runtime.decoder) if clips is None else clips
     seen = [one for one in map(get_modality, (*online, *target, *cached)) if one.stored_modality in clips.modalities]
     check_modalities(clips, [*online, *target, *cached])
     records = training_records(clips, config, seen)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from covid_cmsf.clips.decoders import choose_decoder
 from covid_cmsf.clips.records import get_column
 from covid_cmsf.devices import choose_device
 from covid_cmsf.exit_codes import USER_ERRORS
@@ -121,12 +122,13 @@ def run_modalities(config: TrainConfig) -> list[Modality]:
 
 
 def check_runtime(config: TrainConfig) -> list[Problem]:
-    """Check the device, the loggers, and that the batch divides among the processes of torchrun."""
+    """Check the device, the decoder, the loggers, and that the batch divides among the processes of torchrun."""
     problems = [Problem(message) for message in check_loggers(config.runtime.loggers)]
-    try:
-        choose_device(config.runtime.device)
-    except ValueError as error:
-        problems.append(Problem(str(error)))
+    for choose, name in ((choose_device, config.runtime.device), (choose_decoder, config.runtime.decoder)):
+        try:
+            choose(name)
+        except ValueError as error:
+            problems.append(Problem(str(error)))
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if config.batch_size % processes:
         problems.append(Problem(f"batch_size {config.batch_size} does not divide among {processes} processes"))

@@ -13,9 +13,10 @@ import av
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from covid_cmsf.clips.containers import open_container, stream_fps, to_fraction, valid_fps
-from covid_cmsf.clips.decoders import choose_decoder, header_seconds, open_video, sort_time_stamps
+from covid_cmsf.clips.decoders import AvReader, choose_decoder, header_seconds, open_video, sort_time_stamps
 from preprocess.encode import ClipWriter
 from tests.factories import moving_square, write_video
 
@@ -192,6 +193,37 @@ def test_a_torchcodec_that_cannot_be_loaded_is_explained_in_one_line(monkeypatch
         choose_decoder("torchcodec:tpu")
 
 
+@pytest.mark.parametrize(("name", "device"), [("torchcodec", "cpu"), ("torchcodec:cuda:1", "cuda:1")])
+def test_torchcodec_decodes_on_the_device_of_its_name(
+    name: str, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def stand_in(path: Path, **options: Any) -> SimpleNamespace:
+        asked.append((path, options["device"]))
+        return SimpleNamespace()
+
+    decoders = ModuleType("torchcodec.decoders")
+    decoders.VideoDecoder = stand_in  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchcodec", ModuleType("torchcodec"))
+    monkeypatch.setitem(sys.modules, "torchcodec.decoders", decoders)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    path = write_video(tmp_path / "flow.mp4", moving_square(5), codec="libx264")
+    with open_video(path, "av") as video:
+        luma = video.read_luma([3, 0])
+    with open_video(path, name) as video:
+        assert asked == [(path, device)]
+        if device != "cpu":  # flow must be exact: PyAV reads it
+            assert (video.read_luma([3, 0]) == luma).all()
+
+
+def test_pyav_is_what_decodes_unless_told_otherwise(tmp_path: Path) -> None:
+    assert choose_decoder("auto") == "av"
+    path = write_video(tmp_path / "a.mp4", moving_square(5), codec="libx264")
+    with open_video(path, "auto") as chosen, open_video(path) as default:
+        assert type(chosen) is type(default) is AvReader
+
+
 def test_wrong_decoders_and_paths_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'opencv'; choose from auto, av, decord"):
         choose_decoder("opencv")
@@ -225,15 +257,23 @@ def test_rate_and_length_of_a_header_are_exact_numbers(tmp_path: Path, suffix: s
 
 
 @pytest.mark.real
-def test_decoders_give_the_same_frames_of_real_clips(real_videos: Path) -> None:
+@pytest.mark.parametrize("decoder", AVAILABLE[1:])
+def test_decoders_give_the_same_frames_of_real_clips(real_videos: Path, decoder: str) -> None:
     paths = sorted(real_videos.rglob("*.avi"))[::15]
-    assert len(paths) >= 10
+    refused = []
     for path in paths:
-        first, second = (all_frames(path, decoder) for decoder in ("av", "decord"))
+        first = all_frames(path, "av")
+        try:
+            second = all_frames(path, decoder)
+        except ValueError as error:
+            assert decoder == "torchcodec" and "The decoder av may read it" in str(error)  # see torchcodec_reader
+            refused.append(path)
+            continue
         assert first.shape == second.shape, path
         # They bundle different releases of FFmpeg, whose MPEG-4 decoders round differently in rare blocks.
         difference = np.abs(first.astype(np.int16) - second)
-        assert difference.max() <= 2 and (difference > 0).mean() < 1e-4, path
+        assert difference.max() <= 2 and (difference > 0).mean() < 2e-4, path
+    assert len(paths) - len(refused) >= 8
 
 
 @pytest.mark.real

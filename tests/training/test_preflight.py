@@ -1,6 +1,8 @@
 """What can be known before a run starts is said before, in one line each, and nothing is written."""
 
+import re
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -250,6 +252,24 @@ def test_checkpoints_need_disk_space(store: Path, tmp_path: Path) -> None:
     assert not errors(make_config(store), folder=tmp_path)
     free = shutil.disk_usage(tmp_path).free
     assert check_disk(tmp_path, 2 * free, "features") and not check_disk(tmp_path, 0.5 * free, "features")
+
+
+@pytest.mark.parametrize(
+    ("decoder", "message"),
+    [
+        ("torchcodec", "decoder 'torchcodec' cannot be loaded .*pip install torchcodec"),
+        ("decord", "decoder 'decord' is not installed: pip install decord"),
+        ("opencv", "unknown decoder 'opencv'; choose from auto, av, decord, torchcodec"),
+    ],
+)
+def test_a_decoder_that_is_missing_is_refused_at_once(
+    store: Path, decoder: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchcodec", None)
+    monkeypatch.setattr("covid_cmsf.clips.decoders.find_spec", lambda name: None)
+    (line,) = errors(make_config(store, runtime={"decoder": decoder}))
+    assert re.match(message, line), line
+    assert not errors(make_config(store, runtime={"decoder": "av"}))
 
 
 def test_cached_clips_count_no_more_than_there_is_to_cache(store: Path) -> None:

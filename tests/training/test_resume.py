@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from covid_cmsf.clips import open_clips
+from covid_cmsf.clips.decoders import DecordReader, Frames
 from covid_cmsf.training import build
 from covid_cmsf.training import run as run_module
 from covid_cmsf.training.config import RuntimeConfig, TrainConfig
@@ -206,3 +208,23 @@ def test_training_draws_nothing_from_the_random_numbers_of_others(clips: Path, t
     torch.rand(7)
     run_training(make_config(clips, schedule={"epochs": 1}), tmp_path / "other")
     assert differing(tmp_path / "one", tmp_path / "other") == []
+
+
+def test_a_run_goes_on_with_another_decoder(clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("decord", reason="decord has no wheel for this machine")
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert run_training(make_config(clips), whole) == "finished"
+    read: list[list[int]] = []
+    real = DecordReader.read_rgb
+
+    def read_rgb(self: DecordReader, numbers: Sequence[int]) -> Frames:
+        read.append(list(numbers))
+        return real(self, numbers)
+
+    monkeypatch.setattr(DecordReader, "read_rgb", read_rgb)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 3)
+        assert run_training(make_config(clips), stopped) == "stopped" and not read
+    assert run_training(make_config(clips, runtime={"decoder": "decord"}), stopped) == "finished"
+    assert len(read) == 4 * (2 * STEPS_PER_EPOCH - 3)  # four videos in every step that was left
+    assert differing(whole, stopped) == []
