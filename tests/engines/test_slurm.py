@@ -34,7 +34,7 @@ def command(*args: str, cwd: Path) -> "subprocess.Popen[str]":
     )
 
 
-def wait_until(condition: Any, *, seconds: float = 240) -> None:
+def wait_until(condition: Any, *, seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
