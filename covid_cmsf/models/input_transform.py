@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,9 +20,10 @@ from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
 from covid_cmsf.views.batch_augment import augment_batch, plan_batch
 from covid_cmsf.views.dataset import required_frames
 from covid_cmsf.views.modalities import MODALITIES, Modality, compensate_camera, get_modality
-from covid_cmsf.views.ops import crop_resize
+from covid_cmsf.views.ops import crop_resize, interpolate
 from covid_cmsf.views.pipeline import finish_view
 from covid_cmsf.views.presets import get_preset
+from covid_cmsf.views.resize import Resize
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class InputTransform:
     size: int  # pixels, height and width
     flow: FlowInfo | None = None  # of the clips that the encoder was trained on
     crop: float | None = None  # center square, share of the short edge; None: as the modality's networks
+    resize: Resize | None = None  # of whole frames, before the crop; None: crop, then resize (bilinear)
 
     @classmethod
     def from_metadata(
@@ -64,6 +65,7 @@ class InputTransform:
             size=height if size is None else size,
             flow=metadata.flow,
             crop=metadata.crop,
+            resize=metadata.resize,
         )
 
     def __call__(self, frames: Tensor | NDArray[np.generic], *, levels: FlowLevels | None = None) -> Tensor:
@@ -89,6 +91,8 @@ class InputTransform:
         """Return the clip of one window, whose frames (T, C, H, W) are uint8 as a clip store has them."""
         raw = compensate_camera(raw, self.modality, levels=levels)
         center = get_preset("eval", self.modality.kind, size=self.size, center=self.crop)
+        if self.resize is not None:
+            raw, center = self.resize.apply(raw, center)
         params = sample_augment_params(  # not random: the preset is a center crop
             center, np.random.default_rng(0), height=raw.shape[-2], width=raw.shape[-1]
         )
@@ -106,7 +110,9 @@ class InputTransform:
         if view.shape[-1] == self.size:
             return view
         frames = view.transpose(1, 2).flatten(0, 1) if view.dim() == 5 else view  # (B T, C, H, W)
-        frames = F.interpolate(frames, size=(self.size, self.size), mode="bilinear", antialias=True)
+        resize = Resize() if self.resize is None else self.resize
+        shape = (self.size, self.size)
+        frames = interpolate(frames, shape, interpolation=resize.interpolation, antialias=resize.antialias)
         return frames.unflatten(0, (len(view), -1)).transpose(1, 2) if view.dim() == 5 else frames
 
     def _choose_levels(self, frames: Tensor) -> FlowLevels:

@@ -28,12 +28,14 @@ from covid_cmsf.files import read_json
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.encoder import freeze_
 from covid_cmsf.models.library_weights import HUB, LibraryNetwork, LoadedNetwork
+from covid_cmsf.views.resize import Interpolation, Resize
 
 PREFIX = "transformers:"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 PROCESSORS = ("video_preprocessor_config.json", "preprocessor_config.json")  # one of them
 ATTENTION = "sdpa"  # PyTorch's
 OPTIONS = ("weights", "frames", "stride")
+RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # codes of Pillow
 
 
 class TokenNetwork(nn.Module):
@@ -126,6 +128,7 @@ class TransformersNetwork(LibraryNetwork):
             mean=tuple(seen["mean"]),
             std=tuple(seen["std"]),
             crop=seen["crop"],
+            resize=Resize(interpolation=seen.get("interpolation", "bilinear"), floor=True),
             modality="rgb",
             bn_eps=1e-5,  # it has none
             trained="by others, on videos",
@@ -255,11 +258,14 @@ def _read_processor(folder: Path) -> dict[str, Any]:
     rescale = values.get("rescale_factor", 1 / 255)
     steps = all(values.get(f"do_{name}", True) for name in ("resize", "center_crop", "rescale", "normalize"))
     numbers = all(isinstance(one, int) and one > 0 for one in (short_edge, crop))
+    resample = values.get("resample", 2)
+    steps = steps and resample in RESAMPLE
     if not (steps and numbers and mean and std and abs(rescale * 255 - 1) < 1e-6) or crop > short_edge:
         raise ValueError(
-            f"{path}: only a short edge, a center square of it, mean and deviation of pixels from 0 to 1 are understood"
+            f"{path}: only a short edge (bilinear or bicubic), a center square of it, mean and deviation of pixels from 0 "
+            "to 1 are understood"
         )
-    return {"size": crop, "crop": crop / short_edge, "mean": list(mean), "std": list(std)}
+    return {"interpolation": RESAMPLE[resample], "size": crop, "crop": crop / short_edge, "mean": list(mean), "std": list(std)}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ torchvision:r3d_18?weights=r3d_18.pth     weights from a file, .pth or .safetens
 torchvision:s3d?weights=hub               weights that torchvision downloads: only when asked for
 torchvision:r3d_18?weights=random         random weights, a baseline
 
-`NETWORKS` has the names. The short edge is cropped as torchvision crops it; the aspect ratio is kept.
+`NETWORKS` has the names. Frames are resized and cropped as by torchvision, which keeps the aspect ratio for some.
 """
 
 # B batch, C channels, T frames, H W pixels, D feature
@@ -22,6 +22,7 @@ from covid_cmsf.models.checkpoints.metadata import EncoderMetadata, Size
 from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
 from covid_cmsf.models.encoder import freeze_
 from covid_cmsf.models.library_weights import HUB, LibraryNetwork, LoadedNetwork, load_state_, split_address
+from covid_cmsf.views.resize import Resize
 
 PREFIX = "torchvision:"
 RANDOM = "random"
@@ -40,13 +41,14 @@ class Input:
     std: tuple[float, float, float] = (0.22803, 0.22145, 0.216989)
     smallest: Size = (1, 16, 16)
     is_fixed: bool = False  # takes nothing but (length, size, size)
+    aspect: float | None = None  # width over height of the frames before the crop; None: kept
 
 
-RESNET = Input(16, 2, 112)  # 15 frames per second
+RESNET = Input(16, 2, 112, aspect=171 / 128)  # 15 frames per second
 MVIT = Input(16, 4, 224, (0.45,) * 3, (0.225,) * 3, is_fixed=True)  # 7.5 frames per second
 SWIN = Input(32, 2, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), smallest=(2, 32, 32))
 # torchvision measured S3D on 128 frames; few videos are that long at its 15 frames per second.
-S3D = Input(32, 2, 224, smallest=(14, 224, 224))
+S3D = Input(32, 2, 224, smallest=(14, 224, 224), aspect=1)
 NETWORKS = {
     "r3d_18": RESNET,
     "mc3_18": RESNET,
@@ -79,6 +81,7 @@ class VideoNetwork(LibraryNetwork):
             mean=taken.mean,
             std=taken.std,
             crop=CROP,
+            resize=Resize(antialias=False, aspect=taken.aspect),  # as they were trained and measured
             modality="rgb",
             bn_eps=1e-5,  # torchvision's networks have their own, which nobody changes
             trained=trained,

@@ -16,8 +16,8 @@ from covid_cmsf.views.augment_params import ColorJitterParams, GeometryParams
 LUMA = (0.2989, 0.587, 0.114)
 
 
-def crop_resize(clip: Tensor, geometry: GeometryParams, size: int) -> Tensor:
-    """Crop (T, C, H, W), uint8 or float, and resize to (T, C, size, size) (bilinear, antialiased).
+def crop_resize(clip: Tensor, geometry: GeometryParams, size: int, *, interpolation: str = "bilinear") -> Tensor:
+    """Crop (T, C, H, W), uint8 or float, and resize to (T, C, size, size), antialiased.
 
     Does not flip (see `hflip`), and does not scale values: flow stays in pixels of the stored frame.
     """
@@ -25,10 +25,15 @@ def crop_resize(clip: Tensor, geometry: GeometryParams, size: int) -> Tensor:
     cropped = clip[..., top:bottom, left:right]
     if cropped.shape[-2:] == (size, size):
         return cropped
+    return interpolate(cropped, (size, size), interpolation=interpolation)
+
+
+def interpolate(clip: Tensor, shape: tuple[int, int], *, interpolation: str, antialias: bool = True) -> Tensor:
+    """Resize (T, C, H, W), uint8 or float, to a height and width."""
     if clip.dtype == torch.uint8 and clip.device.type != "cpu":  # only the CPU has a uint8 kernel
-        resized = F.interpolate(cropped.float(), (size, size), mode="bilinear", antialias=True)
+        resized = F.interpolate(clip.float(), shape, mode=interpolation, antialias=antialias)
         return resized.round_().clamp_(0, 255).to(torch.uint8)
-    return F.interpolate(cropped, (size, size), mode="bilinear", antialias=True)
+    return F.interpolate(clip, shape, mode=interpolation, antialias=antialias)
 
 
 def crop_box(geometry: GeometryParams, height: int, width: int) -> tuple[int, int, int, int]:

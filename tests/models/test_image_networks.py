@@ -3,15 +3,20 @@
 import socket
 from pathlib import Path
 
+import av
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from covid_cmsf.evaluation.features.model import load_eval_model
+from covid_cmsf.evaluation.features.model import create_random_encoder, load_eval_model
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.models import image_networks
 from covid_cmsf.models.image_networks import PACKAGES, ImageNetwork, load_image_network
+from covid_cmsf.models.input_transform import InputTransform
 
 timm = pytest.importorskip("timm", reason="the extra timm is not installed")
 LITE0 = "tf_efficientnet_lite0"
@@ -53,8 +58,11 @@ def test_its_own_preprocessing_comes_with_it(tmp_path: Path) -> None:
     protocol = build_eval_protocol(model.metadata)
     assert (protocol.modality, protocol.length, protocol.num_windows) == ("frame", 1, 1)
     assert (protocol.mean, protocol.std, protocol.size) == (config["mean"], config["std"], config["input_size"][1])
-    assert protocol.crop == protocol.augmentation().center == config["crop_pct"]
+    assert protocol.crop == protocol.augmentation().center == pytest.approx(config["crop_pct"], abs=0.01)
+    assert protocol.resize is not None and protocol.resize.interpolation == config["interpolation"]
     assert type(protocol).model_validate(protocol.model_dump(mode="json")) == protocol
+    own = create_random_encoder("s3d_tiny", modality="rgb", seed=0)[1]  # files and fingerprints stay what they are
+    assert "resize" not in own.model_dump() and "resize" not in build_eval_protocol(own).model_dump()
 
 
 BACKBONES = [
@@ -63,6 +71,64 @@ BACKBONES = [
     "vit_base_patch16_clip_224",
     "vit_base_patch16_siglip_224",
 ]
+
+
+def timm_pixels(network: nn.Module, frame: NDArray[np.uint8]) -> torch.Tensor:
+    """Return a frame (H, W, 3) as timm prepares it for one of its networks: (3, size, size)."""
+    config = timm.data.resolve_model_data_config(network)
+    pixels: torch.Tensor = timm.data.create_transform(**config, is_training=False)(Image.fromarray(frame))
+    return pixels
+
+
+def max_levels(ours: torch.Tensor, theirs: torch.Tensor, std: tuple[float, ...]) -> float:
+    """Return the largest difference of two normalized images, in levels of a byte."""
+    return float(((ours - theirs).abs() * 255 * torch.tensor(std).view(3, 1, 1)).max())
+
+
+def generated_frame(height: int, width: int) -> NDArray[np.uint8]:
+    """Return noise that was smoothed a little: every pixel and every shift of the crop counts."""
+    noise = np.random.default_rng(height).integers(0, 256, (height // 2, width // 2, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(noise).resize((width, height)))
+
+
+SQUASHED = "convnext_tiny.fb_in22k_ft_in1k_384"
+
+
+@pytest.mark.parametrize("name", [LITE0, TINY, SQUASHED, *BACKBONES])
+def test_a_prepared_frame_is_that_of_timm(name: str) -> None:
+    with torch.device("meta"):
+        network = ImageNetwork(timm.create_model(name, pretrained=False, num_classes=0), f"timm:{name}")
+    transform = InputTransform.from_metadata(network.metadata)
+    for height, width in ((240, 320), (121, 163), (300, 171), (600, 1001)):
+        frame = generated_frame(height, width)
+        theirs = timm_pixels(network.trunk[0], frame)
+        assert max_levels(transform(frame[None].copy()), theirs, network.metadata.std) < 2.5
+
+
+def test_frames_that_timm_pads_are_refused() -> None:
+    network = timm.create_model(TINY)
+    network.pretrained_cfg = {**network.pretrained_cfg, "crop_mode": "border"}
+    with pytest.raises(ValueError, match="crop_mode 'border'; supported are center and squash"):
+        ImageNetwork(network, f"timm:{TINY}")
+    network.pretrained_cfg = {**network.pretrained_cfg, "crop_mode": "center", "interpolation": "lanczos"}
+    with pytest.raises(ValueError, match="lanczos"):
+        ImageNetwork(network, f"timm:{TINY}")
+
+
+@pytest.mark.real
+def test_features_of_real_frames_are_those_of_timms_own_preprocessing(real_videos: Path) -> None:
+    pytest.importorskip(PACKAGES[LITE0][0], reason="the package with the weights is not installed")
+    network = load_image_network(f"timm:{LITE0}").network
+    paths = sorted(real_videos.glob("*/*.avi"))[::19][:6]
+    assert len({path.parent for path in paths}) > 3
+    for path in paths:
+        with av.open(str(path)) as container:
+            frame = next(container.decode(video=0)).to_ndarray(format="rgb24")
+        ours, theirs = network.preprocess(frame[None].copy()), timm_pixels(network.trunk[0], frame)
+        assert max_levels(ours, theirs, network.metadata.std) < 2.5
+        with torch.inference_mode():
+            features = network(torch.stack([ours, theirs]))
+        assert torch.cosine_similarity(*features, dim=0) > 0.9999  # 0.97 to 0.99 if cropped before the resize
 
 
 @pytest.mark.parametrize("name", [*BACKBONES, "resnet50_clip", "convnext_tiny", "swin_tiny_patch4_window7_224"])

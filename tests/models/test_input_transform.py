@@ -42,6 +42,8 @@ def encoder_for(modality: str, **changes: object) -> Encoder:
         ("rgbdiff", {}),
         ("residual_flow", {}),
         ("frame", {}),
+        ("rgb", {"crop": 0.8, "resize": {"interpolation": "bicubic"}}),
+        ("frame", {"crop": 32 / 41, "resize": {"antialias": False, "aspect": 1.25, "floor": True}}),
     ],
 )
 def test_the_clip_is_that_of_the_evaluations_center_window(modality: str, changes: dict[str, object]) -> None:

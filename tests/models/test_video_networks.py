@@ -1,5 +1,6 @@
 """Video networks of torchvision: weights of a file, random ones, their preprocessing, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ from torchvision.models import get_model, get_model_weights
 from covid_cmsf.evaluation.features.model import load_eval_model
 from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.models.encoder import weights_sha256
+from covid_cmsf.models.input_transform import InputTransform
 from covid_cmsf.models.named_networks import load_named_network
 from covid_cmsf.models.transformers_networks import transformers_weights_file
 from covid_cmsf.models.video_networks import NETWORKS, VideoNetwork, load_video_network
 from covid_cmsf.search.encoders import encoder_from_json, open_encoder
+from tests.models.test_image_networks import generated_frame, max_levels
 from tests.models.test_invalid_files import Attack
 
 assert NETWORKS
@@ -34,6 +37,13 @@ def test_its_own_preprocessing_is_that_of_torchvision(name: str) -> None:
     assert (list(taken.mean), list(taken.std)) == (transforms.mean, transforms.std)
     assert [taken.size] * 2 == transforms.crop_size
     assert taken.size / min(transforms.resize_size) == 0.875
+    with torch.device("meta"):
+        network = VideoNetwork(get_model(name, weights=None), name, trained="not at all")
+    transform = replace(InputTransform.from_metadata(network.metadata), length=2, stride=1)
+    for height, width in ((240, 320), (121, 163), (300, 171)):
+        frames = torch.as_tensor(generated_frame(height, width).copy()).permute(2, 0, 1).expand(2, -1, -1, -1)
+        theirs = transforms(frames).transpose(0, 1)  # (T, C, H, W)
+        assert max_levels(transform(frames).transpose(0, 1), theirs, taken.std) < 1.5
 
 
 @pytest.mark.slow

@@ -48,9 +48,9 @@ def save_tiny(folder: Path, architecture: str, *, seed: int = 0) -> Any:
     return model.eval()
 
 
-def processor_of(architecture: str) -> Any:
-    """Return the processor of a tiny network."""
+def processor_of(architecture: str, *, resample: int = 2) -> Any:
+    """Return the processor of a tiny network; `resample` is Pillow's code of the interpolation."""
     if architecture.startswith("VideoMAE"):
         size = {"height": SIZE, "width": SIZE}
-        return transformers.VideoMAEImageProcessor(size={"shortest_edge": 40}, crop_size=size)
-    return transformers.VJEPA2VideoProcessor(crop_size=SIZE)
+        return transformers.VideoMAEImageProcessor(size={"shortest_edge": 40}, crop_size=size, resample=resample)
+    return transformers.VJEPA2VideoProcessor(crop_size=SIZE, resample=resample)

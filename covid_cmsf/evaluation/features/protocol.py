@@ -21,11 +21,13 @@ from covid_cmsf.models.input_transform import InputTransform, normalize_view, no
 from covid_cmsf.views.augment_params import AugmentParams
 from covid_cmsf.views.modalities import FlowStyle, Modality, get_modality
 from covid_cmsf.views.presets import Augmentation, get_preset
+from covid_cmsf.views.resize import Resize
 
 # C channels, T frames, H W pixels
 
 
 ProtocolName = Literal["clean", "coclr"]
+NEWER = ("crop", "resize")
 NUM_WINDOWS = 4  # default of the clean protocol; a single-frame modality uses the center frame of the video
 
 
@@ -53,11 +55,14 @@ class EvalProtocol(Config):
     crop: float | None = Field(
         default=None, gt=0, le=1, description="center square, share of the short edge; default: the modality's"
     )
+    resize: Resize | None = Field(
+        default=None, description="of whole frames, before the crop; default: crop, then resize (bilinear)"
+    )
 
     @model_serializer(mode="wrap")
-    def _omit_crop(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a crop that is not given: the fingerprints of older features stay what they are."""
-        return {key: value for key, value in handler(self).items() if key != "crop" or value is not None}
+    def _omit_newer(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out a crop and a resize that are not given: the fingerprints of older features stay what they are."""
+        return {key: value for key, value in handler(self).items() if key not in NEWER or value is not None}
 
     def resolve_modality(self) -> Modality:
         """Return the modality; `mean` and `std` of the protocol, not its own, normalize the view."""
@@ -112,6 +117,7 @@ def build_eval_protocol(
         "num_windows": (1 if resolved.single_frame else NUM_WINDOWS) if num_windows is None else num_windows,
         "seed": seed,
         "crop": transform.crop,
+        "resize": transform.resize,
     }
     return validate(EvalProtocol, values, origin="evaluation protocol")
 

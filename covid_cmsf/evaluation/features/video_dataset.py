@@ -88,7 +88,10 @@ class VideoDataset(Dataset[DecodedVideo]):
         levels = self.clips.flow_levels(record) if self.modality.is_flow else COCLR_LEVELS
         raw = self.clips.read_raw(record, self.modality.stored_modality, frame_indices)
         raw = compensate_camera(raw, self.modality, levels=levels)
-        center = sample_augment_params(eval_protocol.augmentation(), rng, height=raw.shape[-2], width=raw.shape[-1])
+        augmentation = eval_protocol.augmentation()
+        if eval_protocol.resize is not None:
+            raw, augmentation = eval_protocol.resize.apply(raw, augmentation)
+        center = sample_augment_params(augmentation, rng, height=raw.shape[-2], width=raw.shape[-1])
         params = [replace(center, geometry=geometry) for geometry in crop_geometries(center.geometry, self.num_crops)]
         position = {frame: i for i, frame in enumerate(frame_indices)}
         return DecodedVideo(

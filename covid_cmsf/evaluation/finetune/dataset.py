@@ -65,7 +65,10 @@ class ClipDataset(Dataset[ClipSample]):
         except (ValueError, OSError) as error:  # reported as skipped, never replaced by another video
             return ClipSample(key.video, record.label, error=str(error) or type(error).__name__)
         params = sample_augment_params(self.augmentation, rng, height=raw.shape[-2], width=raw.shape[-1])
-        return ClipSample(key.video, record.label, crop_resize(raw, params.geometry, self.eval_protocol.size), params)
+        resize, size = self.eval_protocol.resize, self.eval_protocol.size
+        interpolation = "bilinear" if resize is None else resize.interpolation
+        cropped = crop_resize(raw, params.geometry, size, interpolation=interpolation)
+        return ClipSample(key.video, record.label, cropped, params)
 
     def to_views(self, clips: Sequence[ClipSample], device: torch.device) -> Tensor:
         """Return the encoder's inputs (B, C, T, H, W)."""

@@ -8,9 +8,10 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from covid_cmsf.clips.records import FlowInfo
 from covid_cmsf.config import Config, validate
 from covid_cmsf.models.heads import HeadLayout
+from covid_cmsf.views.resize import Resize
 
 FORMAT = 2  # format 1 had neither `short_edge` nor `flow`
-NEWER = ("crop", "fps")
+NEWER = ("crop", "fps", "resize")
 Size = tuple[int, int, int]  # (T, H, W)
 
 
@@ -38,10 +39,11 @@ class EncoderMetadata(Config):
     flow: FlowInfo | None = None  # how their flow was computed and quantized; None: unknown, or no flow network
     fps: float | None = Field(default=None, gt=0)  # that they were resampled to; None: each video's own
     crop: float | None = Field(default=None, gt=0, le=1)  # center square, share of the short edge; None: the modality's
+    resize: Resize | None = None  # of whole frames, before the crop; None: crop, then resize (bilinear)
 
     @model_serializer(mode="wrap")
     def _omit_newer(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a crop and a rate that are not given: files stay readable for versions that do not know them."""
+        """Leave out a crop, a rate and a resize that are not given: files stay readable for versions that do not know them."""
         return {key: value for key, value in handler(self).items() if key not in NEWER or value is not None}
 
     @model_validator(mode="after")
