@@ -262,10 +262,16 @@ def _read_processor(folder: Path) -> dict[str, Any]:
     steps = steps and resample in RESAMPLE
     if not (steps and numbers and mean and std and abs(rescale * 255 - 1) < 1e-6) or crop > short_edge:
         raise ValueError(
-            f"{path}: only a short edge (bilinear or bicubic), a center square of it, mean and deviation of pixels from 0 "
-            "to 1 are understood"
+            f"{path}: only a short edge (bilinear or bicubic), a center square of it, mean and deviation of pixels "
+            "from 0 to 1 are understood"
         )
-    return {"interpolation": RESAMPLE[resample], "size": crop, "crop": crop / short_edge, "mean": list(mean), "std": list(std)}
+    return {
+        "interpolation": RESAMPLE[resample],
+        "size": crop,
+        "crop": crop / short_edge,
+        "mean": list(mean),
+        "std": list(std),
+    }
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -153,7 +153,12 @@ def test_what_is_missing_or_does_not_fit_is_one_line(tmp_path: Path, no_network:
         ("config.json", {**config, "architectures": ["BertModel"]}, ValueError, "'BertModel' is none of VideoMAEModel"),
         ("config.json", {**config, "hidden_size": 32}, ValueError, "does not fit .*config.json: .* another shape"),
         ("preprocessor_config.json", None, FileNotFoundError, "has no video_preprocessor_config.json or prep"),
-        ("preprocessor_config.json", {**processor, "do_center_crop": False}, ValueError, "only a short edge .*, a center"),
+        (
+            "preprocessor_config.json",
+            {**processor, "do_center_crop": False},
+            ValueError,
+            "only a short edge .*, a center",
+        ),
         ("preprocessor_config.json", {**processor, "size": {"height": 9, "width": 9}}, ValueError, "only a short edge"),
         ("preprocessor_config.json", {**processor, "rescale_factor": 1.0}, ValueError, "only a short edge"),
         ("preprocessor_config.json", {**processor, "resample": 1}, ValueError, "only a short edge .* bicubic"),

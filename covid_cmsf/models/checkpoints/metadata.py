@@ -43,7 +43,7 @@ class EncoderMetadata(Config):
 
     @model_serializer(mode="wrap")
     def _omit_newer(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out a crop, a rate and a resize that are not given: files stay readable for versions that do not know them."""
+        """Leave out newer values that are not given: files stay readable for versions that do not know them."""
         return {key: value for key, value in handler(self).items() if key not in NEWER or value is not None}
 
     @model_validator(mode="after")
