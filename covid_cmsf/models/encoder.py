@@ -50,8 +50,13 @@ class Encoder(nn.Module):
         self.metadata: EncoderMetadata | None = None  # set by `load_weights`
         self.trunk = trunk.to(memory_format=self.memory_format)
 
+    @property
+    def num_map_features(self) -> int:
+        """Return the number of channels of the feature map."""
+        return self.num_features
+
     def forward_features(self, clip: Tensor) -> Tensor:
-        """Return the feature map (B, num_features, t, h, w) of a clip (B, C, T, H, W) or an image (B, C, H, W)."""
+        """Return the feature map (B, num_map_features, t, h, w) of a clip (B, C, T, H, W) or an image (B, C, H, W)."""
         raise NotImplementedError
 
     def run_trunk(self, x: Tensor) -> Tensor:

@@ -23,7 +23,14 @@ from covid_cmsf.models.checkpoints.detect import unwrap_state_dict
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
 from covid_cmsf.models.encoder import freeze_
-from covid_cmsf.models.library_weights import HUB, LibraryNetwork, LoadedNetwork, load_state_, split_address
+from covid_cmsf.models.library_weights import (
+    HUB,
+    LibraryNetwork,
+    LoadedNetwork,
+    load_state_,
+    split_address,
+    tokens_to_map,
+)
 from covid_cmsf.views.resize import Resize
 
 PREFIX = "timm:"
@@ -45,13 +52,35 @@ class ImageNetwork(LibraryNetwork):
         assert isinstance(num_features, int)
         super().__init__(nn.Sequential(network), name=name, in_channels=3, num_features=num_features)
         self.metadata = _make_metadata(network, name)
+        self._num_map_features = int(network.num_features)  # type: ignore[arg-type]
+
+    @property
+    def num_map_features(self) -> int:
+        """Return the number of channels of the feature map, which layers after the pooling may change."""
+        return self._num_map_features
 
     def forward(self, clip: Tensor) -> Tensor:
         """Map clips (B, 3, T, H, W) or images (B, 3, H, W) to features (B, num_features)."""
         clip = self.check_clip(clip)
-        frames = rearrange(clip, "b c t h w -> (b t) c h w").contiguous(memory_format=self.memory_format)
-        features: Tensor = self.trunk(frames)  # (B T, D)
+        features: Tensor = self.trunk(self._frames(clip))  # (B T, D)
         return rearrange(features, "(b t) d -> b t d", b=len(clip)).mean(1)
+
+    def forward_features(self, clip: Tensor) -> Tensor:
+        """Return maps (B, num_map_features, T, h, w) of all frames; of a transformer its tokens (B, D, T N, 1, 1)."""
+        clip, channels = self.check_clip(clip), self.num_map_features
+        network: Any = self.trunk[0]
+        features = network.forward_features(self._frames(clip))
+        if not isinstance(features, Tensor) or channels not in (features.shape[1], features.shape[-1]):
+            raise ValueError(f"{self.name} has no single feature map before its pooling")
+        if features.dim() == 3:  # tokens, those of classes and registers among them
+            return tokens_to_map(rearrange(features, "(b t) n d -> b (t n) d", b=len(clip)))
+        if features.shape[1] != channels:  # channels last
+            features = rearrange(features, "b h w d -> b d h w")
+        return rearrange(features, "(b t) d h w -> b d t h w", b=len(clip))
+
+    def _frames(self, clip: Tensor) -> Tensor:
+        """Return the frames (B T, 3, H, W) of clips (B, 3, T, H, W)."""
+        return rearrange(clip, "b c t h w -> (b t) c h w").contiguous(memory_format=self.memory_format)
 
 
 def is_image_network(text: str | Path) -> bool:
@@ -90,13 +119,19 @@ def image_weights_file(address: str) -> Path | None:
 
 def build_image_network(name: str, state: Mapping[str, Tensor], *, location: str) -> ImageNetwork:
     """Return the frozen network of this name with these weights; `location` is for error messages."""
+    network = create_image_network(name)
+    load_state_(network, state, location=location)
+    return freeze_(network)
+
+
+def create_image_network(name: str) -> ImageNetwork:
+    """Return the network of this name, with or without `timm:`, whose weights are still random."""
+    name = name.removeprefix(PREFIX)
     _check_name(name)
     import timm
 
     with torch.random.fork_rng(devices=[]):
-        network = ImageNetwork(timm.create_model(name, pretrained=False, num_classes=0), f"{PREFIX}{name}")
-    load_state_(network, state, location=location)
-    return freeze_(network)
+        return ImageNetwork(timm.create_model(name, pretrained=False, num_classes=0), f"{PREFIX}{name}")
 
 
 def _check_name(name: str) -> None:

@@ -18,6 +18,13 @@ class LibraryNetwork(Encoder):
 
     metadata: EncoderMetadata
 
+    def forward_features(self, clip: Tensor) -> Tensor:
+        """Return the feature map (B, num_map_features, t, h, w); N tokens without places are (B, D, N, 1, 1).
+
+        `forward` pools as the library does, which need not be the mean.
+        """
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class LoadedNetwork:
@@ -26,6 +33,11 @@ class LoadedNetwork:
     network: LibraryNetwork
     path: Path | None
     is_random: bool = False
+
+
+def tokens_to_map(tokens: Tensor) -> Tensor:
+    """Return tokens (B, N, D) as a feature map (B, D, N, 1, 1)."""
+    return tokens.transpose(1, 2)[..., None, None]
 
 
 def split_address(address: str) -> tuple[str, str]:

@@ -204,7 +204,9 @@ def make_guide(loaded: LoadedWeights, *, path: str | Path, modality: str, column
     """Freeze loaded weights into a guide."""
     network = loaded.encoder if loaded.projector is None else Network(loaded.encoder, loaded.projector)
     description = f"{path} ({modality}, {loaded.metadata.encoder}, {loaded.metadata.trained})"
-    return Guide(network, modality=modality, description=description, column=column)
+    is_named = named_library(loaded.metadata.encoder) is not None
+    transform = InputTransform.from_metadata(loaded.metadata) if is_named else None
+    return Guide(network, modality=modality, description=description, column=column, transform=transform)
 
 
 def make_named_guide(address: str, *, column: str | None = None) -> Guide:

@@ -24,18 +24,16 @@ import torch
 from torch import Tensor, nn
 
 from covid_cmsf.clips.images.uri import parse_options
-from covid_cmsf.files import read_json
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.encoder import freeze_
-from covid_cmsf.models.library_weights import HUB, LibraryNetwork, LoadedNetwork
-from covid_cmsf.views.resize import Interpolation, Resize
+from covid_cmsf.models.library_weights import HUB, LibraryNetwork, LoadedNetwork, tokens_to_map
+from covid_cmsf.models.transformers_processor import PROCESSORS, read_mapping, read_processor
+from covid_cmsf.views.resize import Resize
 
 PREFIX = "transformers:"
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-PROCESSORS = ("video_preprocessor_config.json", "preprocessor_config.json")  # one of them
 ATTENTION = "sdpa"  # PyTorch's
 OPTIONS = ("weights", "frames", "stride")
-RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # codes of Pillow
 
 
 class TokenNetwork(nn.Module):
@@ -47,9 +45,13 @@ class TokenNetwork(nn.Module):
 
     def forward(self, clips: Tensor) -> Tensor:
         """Return the features (B, D)."""
-        tokens: Tensor = self.network(**{self.argument: clips}).last_hidden_state
-        features: Tensor = self.pool(tokens)
+        features: Tensor = self.pool(self.tokens(clips))
         return features
+
+    def tokens(self, clips: Tensor) -> Tensor:
+        """Return the tokens (B, N, D) before they are pooled."""
+        tokens: Tensor = self.network(**{self.argument: clips}).last_hidden_state
+        return tokens
 
 
 class MeanOfTokens(nn.Module):
@@ -109,6 +111,7 @@ class TransformersNetwork(LibraryNetwork):
         super().__init__(nn.Sequential(network), name=name, in_channels=3, num_features=config.hidden_size)
         length, size = seen["frames"], seen["size"]
         self.settings = dict(settings)
+        shared = {key: value for key, value in settings["config"].items() if key != "_name_or_path"}  # no folder
         self.is_fixed = kind.is_fixed
         self.tubelet: int = config.tubelet_size
         self.min_input_size = (length, size, size) if kind.is_fixed else (self.tubelet, *(config.patch_size,) * 2)
@@ -132,15 +135,26 @@ class TransformersNetwork(LibraryNetwork):
             modality="rgb",
             bn_eps=1e-5,  # it has none
             trained="by others, on videos",
+            settings={**settings, "config": shared},
         )
 
     def forward(self, clip: Tensor) -> Tensor:
         """Map clips (B, 3, T, H, W) to features (B, num_features)."""
-        clip = self.check_clip(clip)
+        features: Tensor = self.trunk(self.check_clip(clip).transpose(1, 2))
+        return features
+
+    def forward_features(self, clip: Tensor) -> Tensor:
+        """Return the tokens of all places and times, (B, num_features, N, 1, 1)."""
+        network = self.trunk[0]
+        assert isinstance(network, TokenNetwork)
+        return tokens_to_map(network.tokens(self.check_clip(clip).transpose(1, 2)))
+
+    def check_clip(self, clip: Tensor) -> Tensor:
+        """Return the clip as (B, 3, T, H, W); raise ValueError if it does not fit."""
+        clip = super().check_clip(clip)
         if self.is_fixed and tuple(clip.shape[2:]) != self.min_input_size:
             raise ValueError(f"{self.name} takes clips of {self.min_input_size} only, not {tuple(clip.shape[2:])}")
-        features: Tensor = self.trunk(clip.transpose(1, 2))
-        return features
+        return clip
 
 
 def load_transformers_network(address: str) -> LoadedNetwork:
@@ -193,6 +207,16 @@ def build_transformers_network(
     name: str, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], *, location: str
 ) -> TransformersNetwork:
     """Return the frozen network of `settings` with the `tensors` of its trunk; `location` is for error messages."""
+    network = create_transformers_network(name, settings, location=location)
+    try:
+        network.trunk[0].load_state_dict(dict(tensors), strict=True)
+    except RuntimeError as error:
+        raise ValueError(f"{location} does not fit {name}: {str(error).splitlines()[-1].strip()}") from None
+    return freeze_(network)
+
+
+def create_transformers_network(name: str, settings: Mapping[str, Any], *, location: str) -> TransformersNetwork:
+    """Return the network of `settings`, whose weights are still random; `location` is for error messages."""
     _check_installed(name)
     import transformers
 
@@ -201,12 +225,7 @@ def build_transformers_network(
     kind = getattr(transformers, NETWORKS[settings["architecture"]].model)
     config = kind.config_class.from_dict({**settings["config"], "attn_implementation": ATTENTION})
     with torch.random.fork_rng(devices=[]):
-        network = TransformersNetwork(kind(config), name, settings)
-    try:
-        network.trunk[0].load_state_dict(dict(tensors), strict=True)
-    except RuntimeError as error:
-        raise ValueError(f"{location} does not fit {name}: {str(error).splitlines()[-1].strip()}") from None
-    return freeze_(network)
+        return TransformersNetwork(kind(config), name, settings)
 
 
 # Folders
@@ -228,57 +247,17 @@ def _check_installed(address: str) -> None:
 
 def _read_settings(folder: Path, options: Mapping[str, str]) -> dict[str, Any]:
     """Return architecture, configuration and input: JSON values."""
-    config = _read(folder / CONFIG)
+    config = read_mapping(folder / CONFIG)
     named = config.get("architectures") or [""]
     if named[0] not in NETWORKS:
         raise ValueError(f"{folder / CONFIG}: the architecture {named[0]!r} is none of {', '.join(NETWORKS)}")
     network = NETWORKS[named[0]]
-    seen = _read_processor(folder)
+    seen = read_processor(folder)
     frames = int(options.get("frames") or config.get(network.frames) or 0)
     if not frames:
         raise ValueError(f"{folder / CONFIG} has no {network.frames}; give the number of frames: ?frames=16")
     seen |= {"frames": frames, "stride": int(options.get("stride", network.stride))}
     return {"architecture": named[0], "config": config, "input": seen}
-
-
-def _read_processor(folder: Path) -> dict[str, Any]:
-    """Return size, center square, mean and deviation; ValueError for preprocessing that is of another kind."""
-    path = next((folder / name for name in PROCESSORS if (folder / name).is_file()), None)
-    if path is None:
-        raise FileNotFoundError(f"{folder} has no {' or '.join(PROCESSORS)}, which say what the network takes")
-    values = _read(path)
-    short_edge: Any = values.get("size")
-    crop: Any = values.get("crop_size")
-    short_edge = short_edge.get("shortest_edge") if isinstance(short_edge, dict) else short_edge
-    if crop is None:
-        crop = short_edge
-    elif isinstance(crop, dict):
-        crop = crop.get("height") if crop.get("height") == crop.get("width") else None
-    mean, std = values.get("image_mean"), values.get("image_std")
-    rescale = values.get("rescale_factor", 1 / 255)
-    steps = all(values.get(f"do_{name}", True) for name in ("resize", "center_crop", "rescale", "normalize"))
-    numbers = all(isinstance(one, int) and one > 0 for one in (short_edge, crop))
-    resample = values.get("resample", 2)
-    steps = steps and resample in RESAMPLE
-    if not (steps and numbers and mean and std and abs(rescale * 255 - 1) < 1e-6) or crop > short_edge:
-        raise ValueError(
-            f"{path}: only a short edge (bilinear or bicubic), a center square of it, mean and deviation of pixels "
-            "from 0 to 1 are understood"
-        )
-    return {
-        "interpolation": RESAMPLE[resample],
-        "size": crop,
-        "crop": crop / short_edge,
-        "mean": list(mean),
-        "std": list(std),
-    }
-
-
-def _read(path: Path) -> dict[str, Any]:
-    values = read_json(path)
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} has no mapping")
-    return values
 
 
 def _load(folder: Path, model: str) -> Any:

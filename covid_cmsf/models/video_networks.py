@@ -12,8 +12,10 @@ torchvision:r3d_18?weights=random         random weights, a baseline
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from covid_cmsf.files import file_sha256
@@ -21,7 +23,14 @@ from covid_cmsf.models.checkpoints.detect import unwrap_state_dict
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata, Size
 from covid_cmsf.models.checkpoints.reader import read_checkpoint_file
 from covid_cmsf.models.encoder import freeze_
-from covid_cmsf.models.library_weights import HUB, LibraryNetwork, LoadedNetwork, load_state_, split_address
+from covid_cmsf.models.library_weights import (
+    HUB,
+    LibraryNetwork,
+    LoadedNetwork,
+    load_state_,
+    split_address,
+    tokens_to_map,
+)
 from covid_cmsf.views.resize import Resize
 
 PREFIX = "torchvision:"
@@ -89,11 +98,47 @@ class VideoNetwork(LibraryNetwork):
 
     def forward(self, clip: Tensor) -> Tensor:
         """Map clips (B, 3, T, H, W) to features (B, num_features)."""
-        clip = self.check_clip(clip)
+        features: Tensor = self.trunk(self.check_clip(clip))
+        return features
+
+    def forward_features(self, clip: Tensor) -> Tensor:
+        """Return the feature map (B, num_features, t, h, w); of MViT all tokens, (B, num_features, N, 1, 1)."""
+        return _feature_map(self.trunk[0], self.check_clip(clip))
+
+    def check_clip(self, clip: Tensor) -> Tensor:
+        """Return the clip as (B, 3, T, H, W); raise ValueError if it does not fit."""
+        clip = super().check_clip(clip)
         if self.is_fixed and tuple(clip.shape[2:]) != self.min_input_size:
             raise ValueError(f"{self.name} takes clips of {self.min_input_size} only, not {tuple(clip.shape[2:])}")
-        features: Tensor = self.trunk(clip)
-        return features
+        return clip
+
+
+def _feature_map(network: Any, clip: Tensor) -> Tensor:
+    """Run the layers before the pooling, in the order of torchvision's `forward`."""
+    from torchvision.models.video import S3D as S3DNetwork
+    from torchvision.models.video import SwinTransformer3d, VideoResNet
+
+    if isinstance(network, S3DNetwork):
+        layers = [network.features]
+    elif isinstance(network, VideoResNet):
+        layers = [network.stem, network.layer1, network.layer2, network.layer3, network.layer4]
+    elif isinstance(network, SwinTransformer3d):
+        layers = [network.patch_embed, network.pos_drop, network.features, network.norm]
+    else:
+        return tokens_to_map(_mvit_tokens(network, clip))
+    for layer in layers:
+        clip = layer(clip)
+    return rearrange(clip, "b t h w d -> b d t h w") if isinstance(network, SwinTransformer3d) else clip
+
+
+def _mvit_tokens(network: Any, clip: Tensor) -> Tensor:
+    """Return the tokens (B, N, D) of an MViT, that of the class first."""
+    tokens = network.pos_encoding(network.conv_proj(clip).flatten(2).transpose(1, 2))
+    shape = (network.pos_encoding.temporal_size, *network.pos_encoding.spatial_size)
+    for block in network.blocks:
+        tokens, shape = block(tokens, shape)
+    normalized: Tensor = network.norm(tokens)
+    return normalized
 
 
 def load_video_network(address: str) -> LoadedNetwork:
@@ -131,10 +176,16 @@ def video_weights_file(address: str) -> Path | None:
 
 def build_video_network(name: str, state: Mapping[str, Tensor], *, location: str) -> VideoNetwork:
     """Return the frozen network of this name with these weights; `location` is for error messages."""
-    _check_name(name)
-    network = _create(name, trained="by others, on videos")
+    network = create_video_network(name)
     load_state_(network, state, location=location)
     return freeze_(network)
+
+
+def create_video_network(name: str) -> VideoNetwork:
+    """Return the network of this name, with or without `torchvision:`, whose weights are still random."""
+    name = name.removeprefix(PREFIX)
+    _check_name(name)
+    return _create(name, trained="by others, on videos")
 
 
 def _create(name: str, *, trained: str) -> VideoNetwork:

@@ -13,9 +13,10 @@ from covid_cmsf.models import Encoder, load_encoder, load_weights, save_encoder
 from covid_cmsf.models.checkpoints.metadata import parse_metadata
 from covid_cmsf.models.checkpoints.reader import SHARED_WEIGHTS, find_checkpoint
 from covid_cmsf.models.encoder import weights_sha256
+from covid_cmsf.models.named_networks import named_library
 from covid_cmsf.models.profile import count_parameters
 from covid_cmsf.sharing.card import SharedEncoder, model_card
-from covid_cmsf.sharing.run_files import find_run, read_run_files
+from covid_cmsf.sharing.run_files import find_run, read_run_files, without_folders
 from covid_cmsf.verified_files import verify_tensors
 
 METADATA_FILE, CARD_FILE = "config.json", "README.md"
@@ -37,7 +38,8 @@ def save_pretrained(
     The card has the run's data, configuration and measures, without the folders of this machine. Nothing is sent.
 
     Args:
-        source: a run folder, a plan's stage, or a weights file; of a weights file alone the card has no run.
+        source: a run folder, a plan's stage, a weights file, or a network of another library by name (`timm:NAME`);
+            without a run, the card says so.
         folder: folder to write.
         name: title of the card; the folder's name when left out.
         license: identifier for the card, such as apache-2.0; without it, the card says that there is none.
@@ -50,12 +52,15 @@ def save_pretrained(
         >>> sorted(path.name for path in folder.iterdir())
         ['README.md', 'config.json', 'model.safetensors']
     """
-    source, folder = Path(source), Path(folder)
+    folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not replace)):
         raise FileExistsError(f"{folder} already exists and is not empty; choose another folder, or replace its files")
     loaded = load_weights(source, branch=branch, keep_head=keep_head)
     digest = weights_sha256(loaded.encoder)
-    run = find_run(source)
+    is_named = named_library(source) is not None
+    if is_named and loaded.metadata.trained.startswith("untrained"):
+        raise ValueError(f"{source} has random weights: there is nothing to share")
+    run = None if is_named else find_run(Path(source))
     card = model_card(
         SharedEncoder(
             name=name or folder.resolve().name,
@@ -64,7 +69,7 @@ def save_pretrained(
             num_features=loaded.encoder.num_features,
             num_parameters=count_parameters(loaded.encoder),
             weights_sha256=digest,
-            checkpoint=find_checkpoint(source).resolve().name,
+            checkpoint=without_folders(str(source)) if is_named else find_checkpoint(source).resolve().name,
             branch=loaded.report.branch.partition(" ")[0],  # without its name in the file
             run=None if run is None else read_run_files(run, digest),
         )

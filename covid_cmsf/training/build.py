@@ -16,6 +16,7 @@ from covid_cmsf.methods.memory_bank import MemoryBanks
 from covid_cmsf.models import MLP, Encoder, HeadLayout, create_model, load_weights
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.heads import head_layout
+from covid_cmsf.models.named_networks import named_library
 from covid_cmsf.models.networks import Guide, Network, make_predictor, make_target, network_metadata
 from covid_cmsf.models.precision import compile_
 from covid_cmsf.training.batchnorm import resolve_groups, train_mode_, use_sync_batchnorm
@@ -112,6 +113,11 @@ def init_network(
     if init is None:
         encoder = create_model(name, in_channels=modality.num_channels)
         return encoder, MLP(_head_layout(head, encoder.num_features)), "random weights"
+    if named_library(init) is not None:
+        raise ValueError(
+            f"init: {init} is a network of another library: it can be a guide (guides: [{{weights: {init}}}]), and "
+            "`covid-cmsf evaluate finetune` trains it on labels, but a run starts from an encoder of this package"
+        )
     if not Path(init).exists():
         raise FileNotFoundError(f"init: no file {init}; train that run first, or leave init out for random weights")
     reuse = isinstance(head, HeadConfig) and head.reuse

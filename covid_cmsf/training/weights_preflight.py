@@ -97,7 +97,8 @@ def _read_trained_on(path: Path, branch: str | None, keep_head: bool, modified: 
         raise ValueError(f"{path} has no projection head for this encoder (layer=encoder needs none)")
     metadata = state.metadata
     length, height, _ = metadata.input_size
-    view = (length, metadata.stride, height) if state.layout.has_metadata else None
+    has_own_view = named_library(metadata.encoder) is not None  # any view: it has its own preprocessing
+    view = (length, metadata.stride, height) if state.layout.has_metadata and not has_own_view else None
     return TrainedOn(metadata.modality, metadata.in_channels, view, metadata.flow)
 
 

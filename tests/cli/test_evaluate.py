@@ -18,6 +18,7 @@ from covid_cmsf.evaluation.features.file import load_features
 from covid_cmsf.evaluation.features.shards import ShardStore
 from tests.evaluation.factories import small_checkpoint
 from tests.factories import moving_square, write_video
+from tests.models.test_image_networks import TINY, tiny_weights
 from tests.preprocess.commands import preprocess
 
 pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
@@ -65,6 +66,17 @@ def as_json(*args: object) -> dict[str, Any]:
     assert result.exit_code == 0, result.output + str(result.exception)
     answer: dict[str, Any] = json.loads(result.stdout)
     return answer
+
+
+def check_class_lines(output: str, scores: dict[str, Any]) -> None:
+    """Check that every class's figure and the confused classes are printed."""
+    values, printed = scores["per_class"], " ".join(output.split())
+    assert len(values) == 2
+    assert "top-1 per class: " + ", ".join(f"{name} {value:.0f}" for name, value in values.items()) in printed
+    (_, first_wrong), (second_wrong, _) = scores["confusion"]
+    names = list(values)
+    for count, (true, taken) in ((first_wrong, names), (second_wrong, names[::-1])):
+        assert (f"{true} as {taken} ({count})" in printed) == (count > 0)
 
 
 def test_the_center_frame_is_one_window(features: dict[str, Path]) -> None:
@@ -127,7 +139,29 @@ def test_training_on_clips(clips: Path, folder: Path) -> None:
     assert names == {"best.pt", "last.pt", "probabilities.safetensors", "result.json"}
     answers = [folder / name / "probabilities.safetensors" for name in ("probe", "scratch")]
     assert as_json("evaluate", "fusion", *answers)["num_common"] == 4
-    assert run("evaluate", "finetune", weights, clips, *quick, "--out", folder / "tuned").exit_code == 0
+    tuned = run("evaluate", "finetune", weights, clips, *quick, "--out", folder / "tuned")
+    assert tuned.exit_code == 0
+    check_class_lines(tuned.output, json.loads((folder / "tuned" / "result.json").read_text())["scores"])
+
+
+@pytest.mark.slow
+def test_an_attentive_probe_of_an_image_network_of_timm(clips: Path, folder: Path) -> None:
+    pytest.importorskip("timm", reason="the extra timm is not installed")
+    tiny_weights(folder / "tiny.safetensors")
+    address = f"timm:{TINY}?weights={folder / 'tiny.safetensors'}"
+    quick = ["--epochs", 1, "--batch-size", 4, "--workers", 0, "--val-fraction", 0.3, "--lr", 0.001, "--lr", 0.01]
+    result = run("evaluate", "attentive", address, clips, *quick, "--out", folder / "attentive")
+    assert result.exit_code == 0, result.output
+    printed = " ".join(result.output.split())
+    assert "attentive, protocol clean: 12 training, 4 validation" in printed
+    assert "scores of epoch 0, learning rate 0.0" in printed and "(on validation 0.001: " in printed
+    answer = json.loads((folder / "attentive" / "result.json").read_text())
+    assert answer["mode"] == "attentive" and set(answer["lrs"]) == {"0.001", "0.01"}
+    assert len(answer["scores"]["confusion"]) == 2 and answer["provenance"]["encoder"] == f"timm:{TINY}"
+    check_class_lines(result.output, answer["scores"])
+    out = folder / "probed.features"
+    assert run("extract", folder / "attentive" / "best.pt", clips, "--out", out, "--workers", 0).exit_code == 0
+    assert load_features(out).provenance.eval_protocol.modality == "frame"
 
 
 @pytest.mark.slow

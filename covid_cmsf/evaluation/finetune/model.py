@@ -43,7 +43,7 @@ class ClipClassifier(nn.Module):
 
 def _make_head(encoder: Encoder, num_classes: int, config: FinetuneConfig) -> Classifier | AttentiveClassifier:
     if config.mode == "attentive":
-        return AttentiveClassifier(encoder.num_features, num_classes, dropout=config.dropout)
+        return AttentiveClassifier(encoder.num_map_features, num_classes, dropout=config.dropout)
     return Classifier(
         encoder.num_features,
         num_classes,

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from covid_cmsf.models.checkpoints.channel_adapt import (
     MEAN,
@@ -29,7 +28,8 @@ from covid_cmsf.models.checkpoints.detect import (
     match_encoder,
     unwrap_state_dict,
 )
-from covid_cmsf.models.checkpoints.formats.native import file_metadata
+from covid_cmsf.models.checkpoints.formats.native import file_metadata, native_layout
+from covid_cmsf.models.checkpoints.head import build_head
 from covid_cmsf.models.checkpoints.layout import (
     Branch,
     CheckpointLayout,
@@ -41,7 +41,8 @@ from covid_cmsf.models.checkpoints.layout import (
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.checkpoints.reader import find_checkpoint, read_checkpoint_file
 from covid_cmsf.models.encoder import Encoder
-from covid_cmsf.models.heads import MLP, HeadLayout
+from covid_cmsf.models.heads import MLP
+from covid_cmsf.models.named_networks import load_named_network, named_library, rebuild_named_network
 from covid_cmsf.models.registry import create_model, encoder_entry
 
 
@@ -76,40 +77,6 @@ class LoadReport:
         return lines
 
 
-def build_head(state: StateDict, *, location: str) -> MLP:
-    """Return an `MLP` with exactly these tensors, in eval mode; raise ValueError if they do not form one."""
-    if not state:
-        raise ValueError(f"{location} has no projection head for this encoder")
-    head = MLP(infer_head_layout(state, location=location))
-    expected = {key: tensor.shape for key, tensor in head.state_dict().items()}
-    if expected != {key: tensor.shape for key, tensor in state.items()}:
-        mismatched = sorted(expected.keys() ^ state.keys()) or sorted(state)
-        raise ValueError(
-            f"{location}: the head is not a plain MLP of linear layers with bias ({', '.join(mismatched[:4])})"
-        )
-    head.load_state_dict(state, strict=True)
-    return head.eval()
-
-
-def infer_head_layout(state: StateDict, *, location: str) -> HeadLayout:
-    """Return sizes and batch norms of the MLP with these tensors; ReLU layers have none and are implied."""
-    layers = [_weight(state, index, location) for index in sorted({int(key.split(".")[0]) for key in state})]
-    linear = [i for i, weight in enumerate(layers) if weight.dim() == 2]
-    if not linear or linear[0] != 0:
-        raise ValueError(f"{location}: the head does not start with a linear layer")
-    return HeadLayout(
-        sizes=(layers[0].shape[1], *(layers[i].shape[0] for i in linear)),
-        batch_norm=any(layers[i].dim() == 1 for i in range(linear[-1])),
-        output_batch_norm=linear[-1] != len(layers) - 1,
-    )
-
-
-def _weight(state: StateDict, index: int, location: str) -> Tensor:
-    if f"{index}.weight" not in state:
-        raise ValueError(f"{location}: layer {index} of the head has no weight")
-    return state[f"{index}.weight"]
-
-
 @dataclass(frozen=True)
 class ExtractedState:
     """The tensors of one encoder (and its head) with native keys, their metadata, and the keys that were not used."""
@@ -124,28 +91,57 @@ class ExtractedState:
 
 
 def extract_state(path: Path, *, branch: str | None, encoder: str | None, keep_head: bool) -> ExtractedState:
-    """Read one branch of a checkpoint; raise ValueError if anything is missing or does not fit."""
-    if encoder is not None:
+    """Read one branch of a checkpoint; raise ValueError if anything is missing or does not fit.
+
+    Tensors of a network of another library are compared with it when it is built.
+    """
+    if encoder is not None and named_library(encoder) is None:
         encoder_entry(encoder)
     file = read_checkpoint_file(path)
     state, outer = unwrap_state_dict(file)
-    found = detect_layout(file, state)
+    native = native_layout(file)
+    metadata = None if native is None else file_metadata(file)
+    is_named = metadata is not None and named_library(metadata.encoder) is not None
+    found = _named_layout(native, state) if is_named and native is not None else detect_layout(file, state)
     chosen = _select_branch(found, branch, path)
     trunk = extract_encoder(state, chosen, found.to_native)
     head = extract_head(state, chosen, found.layout.head_layers) if keep_head else ExtractedTensors({}, frozenset())
     unused_keys = [name for name in state if name not in trunk.used | head.used]
     check_unknown_keys(unused_keys, found.layout, chosen, location=str(path))
-    metadata = file_metadata(file) if found.layout.has_metadata else None
-    requested = encoder if metadata is None else metadata.encoder
-    name = match_encoder(trunk.state, requested=requested, layout=found.layout, branch=chosen, location=str(path))
-    if encoder not in (None, name):
-        raise ValueError(f"{path} has an encoder {name}, not {encoder}")
+    if metadata is None or not is_named:
+        metadata = _match_encoder(metadata, encoder, trunk.state, found.layout, chosen, path)
+    if encoder not in (None, metadata.encoder):
+        raise ValueError(f"{path} has an encoder {metadata.encoder}, not {encoder}")
     _check_finite({**trunk.state, **{f"head.{key}": value for key, value in head.state.items()}}, path)
-    metadata = metadata or default_metadata(name, found.layout, trunk.state)
-    channels = trunk.state[first_conv(name)].shape[1]
+    return ExtractedState(path, found.layout, chosen, metadata, trunk, head, (*unused_keys, *outer))
+
+
+def _named_layout(layout: CheckpointLayout, state: StateDict) -> DetectedLayout:
+    """Return the branches that a file of this package has of a network of another library, whatever its tensors."""
+    keys = {
+        branch: [name.removeprefix(branch.encoder_prefix) for name in state if name.startswith(branch.encoder_prefix)]
+        for branch in layout.branches
+    }
+    found = tuple(branch for branch, names in keys.items() if names)
+    return DetectedLayout(layout, found, {name: name for branch in found for name in keys[branch]})
+
+
+def _match_encoder(
+    metadata: EncoderMetadata | None,
+    encoder: str | None,
+    state: StateDict,
+    layout: CheckpointLayout,
+    branch: Branch,
+    path: Path,
+) -> EncoderMetadata:
+    """Return the file's metadata, or default ones, of the registered encoder that its tensors fit."""
+    requested = encoder if metadata is None else metadata.encoder
+    name = match_encoder(state, requested=requested, layout=layout, branch=branch, location=str(path))
+    metadata = metadata or default_metadata(name, layout, state)
+    channels = state[first_conv(name)].shape[1]
     if metadata.in_channels != channels:  # before a network of that size is allocated
         raise ValueError(f"{path}: its metadata has {metadata.in_channels} input channels, its weights {channels}")
-    return ExtractedState(path, found.layout, chosen, metadata, trunk, head, (*unused_keys, *outer))
+    return metadata
 
 
 def default_metadata(encoder: str, layout: CheckpointLayout, state: StateDict) -> EncoderMetadata:
@@ -210,7 +206,8 @@ def load_encoder(
     """Load an encoder from a file or a run folder, in eval mode, with `metadata` and `preprocess` attached.
 
     Args:
-        path: a run folder, a checkpoint or exported encoder of this package, or weights of CoCLR, torchvision, MSF, ...
+        path: a run folder, a checkpoint or exported encoder of this package, weights of CoCLR, torchvision, MSF,
+            ..., or a network of another library: `timm:NAME`, `torchvision:NAME?weights=FILE`, `transformers:FOLDER`.
         branch: online (default), target or guide, or the file's own name for it (encoder_q, encoder_k, sampler, ...).
         encoder: the registered name that the file must have.
         in_channels: another number of input channels than the file's; needs `adapt`.
@@ -237,18 +234,55 @@ def load_weights(
     keep_head: bool = False,
 ) -> LoadedWeights:
     """Load as `load_encoder`, with metadata and report; with `keep_head` also the projector, or raise ValueError."""
+    if named_library(path) is not None:
+        _check_unchanged(str(path), branch=branch, keep_head=keep_head)
+        _check_unchanged(str(path), encoder=encoder, in_channels=in_channels, adapt=adapt, bn_eps=bn_eps)
+        return _load_named(str(path))
     path = find_checkpoint(path)
     extracted = extract_state(path, branch=branch, encoder=encoder, keep_head=keep_head)
+    if named_library(extracted.metadata.encoder) is not None:
+        _check_unchanged(f"{path} ({extracted.metadata.encoder})", in_channels=in_channels, adapt=adapt, bn_eps=bn_eps)
     metadata, state, changes = _adapt_input(extracted, in_channels, adapt)
     projector = build_head(extracted.head.state, location=str(path)) if keep_head else None
     changes += _describe_casts(extracted.trunk.state) + _describe_unknown_pixels(extracted)
     metadata = metadata.model_copy(
         update={"bn_eps": bn_eps or metadata.bn_eps, "projector": projector.layout if projector else None}
     )
-    network = create_model(metadata.encoder, in_channels=metadata.in_channels, bn_eps=metadata.bn_eps)
-    network.load_state_dict(state, strict=True)
-    network.metadata = metadata
+    if named_library(metadata.encoder) is not None:
+        network: Encoder = rebuild_named_network(metadata, state, location=str(path))
+    else:
+        network = create_model(metadata.encoder, in_channels=metadata.in_channels, bn_eps=metadata.bn_eps)
+        network.load_state_dict(state, strict=True)
+        network.metadata = metadata
     return LoadedWeights(network.eval(), projector, metadata, _make_report(extracted, metadata, changes))
+
+
+def _check_unchanged(name: str, **options: object) -> None:
+    """Raise ValueError for options that a network of another library does not have."""
+    given = [option for option, value in options.items() if value not in (None, False)]
+    if given:
+        raise ValueError(f"{name} is a network of another library, loaded as it is: leave out {', '.join(given)}")
+
+
+def _load_named(address: str) -> LoadedWeights:
+    """Load a network of another library by its address; trainable, as encoders of files are."""
+    loaded = load_named_network(address)
+    network = loaded.network
+    network.frozen = False
+    network.requires_grad_(True)
+    report = LoadReport(
+        path=address if loaded.path is None else str(loaded.path),
+        layout=f"weights of {address.partition(':')[0]}",
+        branch="online",
+        encoder=network.name,
+        in_channels=network.in_channels,
+        num_loaded=len(network.state_dict()),
+        num_duplicates=0,
+        head=None,
+        unused_keys=(),
+        changes=("random weights",) if loaded.is_random else (),
+    )
+    return LoadedWeights(network.eval(), None, network.metadata, report)
 
 
 def _adapt_input(

@@ -11,7 +11,7 @@ from covid_cmsf.models.heads import HeadLayout
 from covid_cmsf.views.resize import Resize
 
 FORMAT = 2  # format 1 had neither `short_edge` nor `flow`
-NEWER = ("crop", "fps", "resize")
+NEWER = ("crop", "fps", "resize", "settings")
 Size = tuple[int, int, int]  # (T, H, W)
 
 
@@ -40,6 +40,7 @@ class EncoderMetadata(Config):
     fps: float | None = Field(default=None, gt=0)  # that they were resampled to; None: each video's own
     crop: float | None = Field(default=None, gt=0, le=1)  # center square, share of the short edge; None: the modality's
     resize: Resize | None = None  # of whole frames, before the crop; None: crop, then resize (bilinear)
+    settings: dict[str, Any] | None = None  # what else makes a network of another library: its configuration
 
     @model_serializer(mode="wrap")
     def _omit_newer(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
