@@ -20,7 +20,7 @@ from covid_cmsf.evaluation.features.file import Features
 from covid_cmsf.evaluation.features.subsets import VAL_FRACTION, VideoTable
 from covid_cmsf.evaluation.nearest import center_and_normalize, choose_centering
 from covid_cmsf.evaluation.overlap import Overlap
-from covid_cmsf.evaluation.results import Interval, bootstrap_interval
+from covid_cmsf.evaluation.results import Interval, bootstrap_interval, confusion_matrix, per_class_accuracy
 from covid_cmsf.evaluation.retrieval import select_subsets
 
 SHOTS = (1, 5, 10)
@@ -42,6 +42,8 @@ class LowShotResult:
     top1: dict[int, float]
     deviation: dict[int, float]  # between draws of the labeled videos
     interval: dict[int, Interval]  # of the mean over draws, by resampling the queries' sources
+    per_class: dict[int, dict[str, float]]  # mean over draws
+    confusion: dict[int, list[list[int]]]  # [i][j]: queries of class i taken for class j, summed over draws
     overlap: Overlap
     features: list[dict[str, Any]] = field(default_factory=list)
 
@@ -71,11 +73,13 @@ def evaluate_low_shot(
     known, asked = features.videos.take(pair.gallery), features.videos.take(pair.query)
     classes = known.labels.unique()
     _check_shots(known, classes, shots, gallery)
-    hits: dict[int, Tensor] = {}  # {shots: (draws, Q)}
+    predicted: dict[int, Tensor] = {}  # {shots: (draws, Q)}
     for count in shots:
         draws = [np.random.default_rng([seed, count, draw]) for draw in range(num_draws)]
         labeled = [draw_labeled(known, classes, count, rng) for rng in draws]
-        hits[count] = torch.stack([_hits(one, unit, queries, known.labels, asked.labels) for one in labeled])
+        predicted[count] = torch.stack([_predict(one, unit, queries, known.labels) for one in labeled])
+    hits = {count: (one == asked.labels).double() for count, one in predicted.items()}
+    names = features.videos.class_names
     return LowShotResult(
         protocol=features.protocol,
         gallery=gallery,
@@ -88,6 +92,11 @@ def evaluate_low_shot(
         top1={count: 100 * float(one.mean()) for count, one in hits.items()},
         deviation={count: 100 * float(one.mean(1).std(correction=0)) for count, one in hits.items()},
         interval={count: bootstrap_interval(one.mean(0), asked.sources, seed=seed) for count, one in hits.items()},
+        per_class={count: per_class_accuracy(one.mean(0), asked.labels, names) for count, one in hits.items()},
+        confusion={
+            count: confusion_matrix(one.flatten(), asked.labels.repeat(num_draws), len(names))
+            for count, one in predicted.items()
+        },
         overlap=pair.overlap,
         features=[features.summary()],
     )
@@ -107,11 +116,10 @@ def draw_labeled(videos: VideoTable, classes: Tensor, count: int, rng: np.random
     return torch.from_numpy(np.stack(rows))
 
 
-def _hits(labeled: Tensor, unit: Tensor, queries: Tensor, labels: Tensor, truth: Tensor) -> Tensor:
-    """Return (Q,) 1.0 where the nearest class mean is that of the query's class."""
+def _predict(labeled: Tensor, unit: Tensor, queries: Tensor, labels: Tensor) -> Tensor:
+    """Return the class (Q,) whose mean is nearest to each query."""
     means = F.normalize(unit[labeled].double().mean(1), dim=1)  # (C, D)
-    predicted = labels[labeled[:, 0]][(queries.double() @ means.T).argmax(1)]
-    return (predicted == truth).double()
+    return labels[labeled[:, 0]][(queries.double() @ means.T).argmax(1)]
 
 
 def _check_shots(videos: VideoTable, classes: Tensor, shots: Sequence[int], gallery: str) -> None:

@@ -105,7 +105,9 @@ def low_shot_table(result: LowShotResult) -> RenderableType:
             str(count), f"{value:.1f}", _format_interval(result.interval[count]), f"{result.deviation[count]:.1f}"
         )
     note = f"mean over {result.num_draws} draws; chance {100 / result.num_classes:.1f}"
-    return Group(table, note, *_overlap_warnings(result.overlap))
+    most = max(result.top1)
+    classes = _class_lines(result.per_class[most], result.confusion[most], f"top-1 with {most} labeled")
+    return Group(table, *classes, note, *_overlap_warnings(result.overlap))
 
 
 def linear_table(result: LinearResult) -> RenderableType:

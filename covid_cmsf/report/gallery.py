@@ -67,7 +67,10 @@ class Gallery:
         return all(ranked.labeled for _, ranked in self.stages)
 
     def values(self) -> dict[str, Any]:
-        """Return the videos and, per stage and query, the rank of the first correct neighbor and the prediction."""
+        """Return the videos and, per stage and query, the rank of the first correct neighbor and the prediction.
+
+        Of the linear classifier there are only its counts, `linear_confusion`; None if a stage has none.
+        """
         return {
             "ids": self.ids,
             "labels": self.labels,
@@ -91,6 +94,7 @@ class Gallery:
             "evaluation": ranked.evaluation,
             "first_correct": [ranks[row] if row >= 0 else None for row in rows],
             "prediction": [predictions[row] if row >= 0 else None for row in rows],
+            "linear_confusion": stage.linear.get("scores", {}).get("confusion"),
         }
 
     def neighbors(self) -> list[dict[str, list[int]]]:

@@ -22,14 +22,18 @@ def test_it_is_that_of_loops() -> None:
     middle = features.features[train].double().mean(0)
     unit = F.normalize(features.features.double() - middle, dim=1)
     known = videos.take(torch.tensor(train))
-    right = []
+    right, confusion = [], [[0] * 4 for _ in range(4)]
     for draw in range(3):
         rows = draw_labeled(known, known.labels.unique(), 2, np.random.default_rng([5, 2, draw]))
         means = [unit[[train[number] for number in row]].sum(0) for row in rows.tolist()]
         for query in test:
             scores = [float(unit[query] @ F.normalize(mean, dim=0)) for mean in means]
             right.append(scores.index(max(scores)) == int(videos.labels[query]))
+            confusion[int(videos.labels[query])][scores.index(max(scores))] += 1
     assert result.top1 == {2: pytest.approx(100 * sum(right) / len(right))}
+    assert result.confusion == {2: confusion} and sum(map(sum, confusion)) == len(test) * 3
+    shares = {f"c{label}": pytest.approx(100 * row[label] / sum(row)) for label, row in enumerate(confusion)}
+    assert result.per_class == {2: shares}
     assert result.num_query == len(test) and result.num_classes == 4 and result.interval[2][0] <= result.top1[2]
 
 
@@ -57,3 +61,4 @@ def test_more_labels_help_and_too_many_are_refused(tmp_path: Path) -> None:
     save_features(tmp_path / "rgb.features", features)
     done = CliRunner().invoke(app, ["evaluate", "low-shot", str(tmp_path / "rgb.features"), "--shots", "5"])
     assert done.exit_code == 0 and "mean over 20 draws; chance 25.0" in done.output, done.output
+    assert "top-1 with 5 labeled per class: c0 " in done.output and "most often confused: c" in done.output

@@ -71,6 +71,7 @@ def test_from_pictures_to_the_papers_row(weights: Path, own: Path, tmp_path: Pat
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/*")}
     table = run(*args)
     assert table.exit_code == 0 and "DTD" in table.stdout and "Mean over dtd, own" in table.stdout
+    assert "own, weakest of " in table.stdout
     assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/*")}, "something was made again"
     other = small_checkpoint(tmp_path / "other.safetensors", "frame", seed=1, name="r18")
     refused = run(other, *args[1:])

@@ -241,4 +241,10 @@ def test_the_test_number_is_that_of_a_classifier_of_train_and_val(tmp_path: Path
     classifier = fit_classifier(LabeledFeatures(rows[learned], labels[learned]), hyperparameters, num_classes=4)
     right = classifier.predict(rows[~learned]) == labels[~learned]
     shares = [float(right[labels[~learned] == label].double().mean()) for label in range(4)]
+    assert list(result.per_class.values()) == pytest.approx([100 * share for share in shares])
+    counts = [
+        [int(((labels[~learned] == i) & (classifier.predict(rows[~learned]) == j)).sum()) for j in range(4)]
+        for i in range(4)
+    ]
+    assert result.confusion == counts
     assert result.value == pytest.approx(25 * sum(shares)) and result.metric == "mean_per_class"

@@ -113,6 +113,24 @@ def test_names_are_shown_as_they_are_and_nothing_in_them_runs(written: Path, ope
     assert any("<b>" in tick for tick in ticks)
 
 
+def test_errors_are_those_of_the_nearest_neighbor_or_of_the_linear_classifier(
+    written: Path, plan: Path, open_page: Any
+) -> None:
+    opened = open_page(written)
+    see_all(opened)
+    section = opened.page.locator("#errors")
+    assert "Confusion of the nearest neighbor" in section.inner_text()
+    before = opened.value("document.querySelector('#errors [data-chart=confusion]').data[0].z")
+    choose(opened, "errors", "Errors of", "linear")
+    section.locator("h3", has_text="Confusion of the linear classifier").wait_for()
+    section.locator("h3", has_text="Linear accuracy per class").wait_for()
+    see_all(opened)
+    after = opened.value("document.querySelector('#errors [data-chart=confusion]').data[0].z")
+    stage = section.locator(".card p.quiet").first.inner_text().partition("● ")[2].partition(";")[0]
+    counts = json.loads((plan / stage / "linear.json").read_text())["scores"]["confusion"]
+    assert after == [[100 * one / sum(row) for one in row] for row in counts] and after != before
+
+
 def test_a_video_that_a_stage_could_not_read_is_neither_right_nor_wrong(written: Path, open_page: Any) -> None:
     opened = open_page(written)
     stages = "{ first_correct: [null, 1, 3] }, { first_correct: [1, null, 1] }"

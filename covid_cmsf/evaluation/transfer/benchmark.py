@@ -21,6 +21,7 @@ from covid_cmsf.evaluation.transfer.logistic import check_normalization
 from covid_cmsf.evaluation.transfer.search import check_executor
 
 logger = logging.getLogger(__name__)
+MAX_CLASSES = 3  # printed; the result file has all
 ProgressBar = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 
 
@@ -100,7 +101,7 @@ def summarize_results(encoder: str, results: Sequence[TransferResult]) -> Benchm
 
 
 def benchmark_table(result: BenchmarkResult) -> RenderableType:
-    """Return the paper's row, with notes on metrics and incomplete data sets."""
+    """Return the paper's row, with notes on metrics, the weakest classes and incomplete data sets."""
     columns = [DATASETS[name].column if name in DATASETS else name for name in result.values]
     table = Table("", *map(escape, columns), "Mean", title="Transfer, percent")
     table.add_row(result.encoder, *(f"{value:.1f}" for value in result.values.values()), f"{result.mean:.1f}")
@@ -109,5 +110,8 @@ def benchmark_table(result: BenchmarkResult) -> RenderableType:
     if classes:
         notes.append(f"{escape(', '.join(classes))}: mean per-class accuracy; the others: top-1")
     for one in result.datasets:
+        weakest = sorted(one.per_class, key=lambda name: one.per_class[name])[:MAX_CLASSES]
+        values = ", ".join(f"{escape(name)} {one.per_class[name]:.0f}" for name in weakest)
+        notes.append(f"{escape(one.dataset)}, weakest of {len(one.per_class)} classes: {values}")
         notes += [f"[yellow]{escape(one.dataset)}: {escape(difference)}[/]" for difference in one.differences]
     return Group(table, *notes)

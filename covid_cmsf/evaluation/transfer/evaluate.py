@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from covid_cmsf.evaluation.features.file import Features, compute_fingerprint
-from covid_cmsf.evaluation.results import write_result
+from covid_cmsf.evaluation.results import confusion_matrix, per_class_accuracy, write_result
 from covid_cmsf.evaluation.transfer.datasets import METRICS, SUBSETS, Metric
 from covid_cmsf.evaluation.transfer.logistic import (
     LabeledFeatures,
@@ -37,6 +37,8 @@ class TransferResult:
     value: float
     top1: float
     mean_per_class: float
+    per_class: dict[str, float]
+    confusion: list[list[int]]  # [i][j]: test images of class i taken for class j
     val_value: float  # `metric` on val, before retraining
     hyperparameters: dict[str, float]
     sizes: dict[str, int]  # {subset: number of images}
@@ -90,6 +92,7 @@ def evaluate_transfer(
     best, classifier = retrain_best(trials, train_set, num_classes=len(features.videos.class_names), device=device)
     assert best.value is not None
     predictions = classifier.predict(eval_set.features)
+    names = features.videos.class_names
     scores = {name: accuracy(predictions, eval_set.labels, name) for name in METRICS}
     result = TransferResult(
         dataset=dataset,
@@ -97,6 +100,8 @@ def evaluate_transfer(
         value=scores[metric],
         top1=scores["top1"],
         mean_per_class=scores["mean_per_class"],
+        per_class=per_class_accuracy(predictions == eval_set.labels, eval_set.labels, names),
+        confusion=confusion_matrix(predictions, eval_set.labels, len(names)),
         val_value=best.value,
         hyperparameters=asdict(best.hyperparameters),
         sizes={subset: len(subsets[subset]) for subset in SUBSETS},

@@ -2,7 +2,7 @@
 "use strict";
 Page.section("errors", (body) => {
   const { el, format, charts, state, filters, metrics, clips } = Page;
-  state.errors ||= { matrix: "after" };
+  state.errors ||= { matrix: "after", by: "neighbor" };
   const own = state.errors;
 
   filters.withGallery(body, [], (plan, gallery) => {
@@ -13,8 +13,12 @@ Page.section("errors", (body) => {
     const chance = plan.rows.find((row) => (row.chance ?? null) !== null)?.chance ?? null;
     const present = [...new Set(gallery.labels.slice(0, gallery.num_queries))].sort((a, b) => a - b);
     const names = present.map((label) => format.literal(gallery.classes[label] || label));
+    const hasLinear = metrics.linearConfusion(gallery, before) !== null && metrics.linearConfusion(gallery, after) !== null;
+    const linear = hasLinear && own.by === "linear";
+    const what = linear ? { matrix: "Confusion of the linear classifier", axis: "class of the linear classifier", rate: "Linear accuracy" } : { matrix: "Confusion of the nearest neighbor", axis: "class of the nearest neighbor", rate: "R@1" };
+    const countsOf = (stage) => (linear ? metrics.linearConfusion(gallery, stage) : metrics.confusion(gallery, stage));
     const share = (stage) => {
-      const counts = metrics.confusion(gallery, stage);
+      const counts = countsOf(stage);
       return present.map((row) => { const sum = counts[row].reduce((a, b) => a + b, 0) || 1; return present.map((column) => (100 * counts[row][column]) / sum); });
     };
 
@@ -27,11 +31,11 @@ Page.section("errors", (body) => {
       const small = present.length > 40 ? 7 : present.length > 20 ? 9 : 11;
       return { traces: [{ type: "heatmap", x: names, y: names, z, zmin: own.matrix === "change" ? -most : 0, zmax: own.matrix === "change" ? most : 100, xgap: present.length > 40 ? 0 : 1, ygap: present.length > 40 ? 0 : 1,
         colorscale: own.matrix === "change" ? both : plain, colorbar: { thickness: 10, outlinewidth: 0, ticksuffix: "%" }, hovertemplate: "%{y} is taken for %{x}<br>%{z:.0f}%<extra></extra>" }],
-        layout: { xaxis: { tickangle: -60, tickfont: { size: small }, dtick: present.length > 60 ? 5 : 1, title: "class of the nearest neighbor" }, yaxis: { autorange: "reversed", tickfont: { size: small }, dtick: present.length > 60 ? 5 : 1 } } };
+        layout: { xaxis: { tickangle: -60, tickfont: { size: small }, dtick: present.length > 60 ? 5 : 1, title: what.axis }, yaxis: { autorange: "reversed", tickfont: { size: small }, dtick: present.length > 60 ? 5 : 1 } } };
     }
 
     function perClass() {
-      const [old, now] = [metrics.byClass(gallery, before), metrics.byClass(gallery, after)];
+      const [old, now] = [before, after].map((stage) => (linear ? metrics.byClassOf(countsOf(stage)) : metrics.byClass(gallery, stage)));
       const rate = (counts, label) => (counts[label] ? (100 * counts[label][0]) / counts[label][1] : null);
       const order = [...present].sort((a, b) => rate(now, a) - rate(old, a) - (rate(now, b) - rate(old, b)));
       const y = order.map((label) => format.literal(gallery.classes[label] || label));
@@ -52,13 +56,14 @@ Page.section("errors", (body) => {
 
     const changed = metrics.changes(gallery, before, after);
     const square = charts.container("confusion", Math.min(760, 220 + 24 * present.length), "Confusion matrix");
-    const classes = charts.container("classes", 50 + 22 * present.length, "R@1 per class before and after");
+    const classes = charts.container("classes", 50 + 22 * present.length, `${what.rate} per class before and after`);
     body.replaceChildren(
-      el("div", { class: "controls" }, filters.modalityChoice(gallery, () => Page.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, gallery, () => Page.redraw("neighbors", "map", "errors"))),
+      el("div", { class: "controls" }, filters.modalityChoice(gallery, () => Page.redraw("neighbors", "map", "errors")), filters.pairChoice(plan, gallery, () => Page.redraw("neighbors", "map", "errors")),
+        hasLinear ? Page.choice("Errors of", [["neighbor", "nearest neighbor"], ["linear", "linear"]], own.by, (value) => { own.by = value; Page.redraw("errors"); }) : ""),
       el("p", { class: "quiet" }, `${filters.seedNote(plan)}${before.name} has R@1 ${format.number(metrics.recall(gallery, before))}, ${after.name} ${format.number(metrics.recall(gallery, after))}${chance === null ? "" : `, a random ranking ${format.number(chance)}`}.`),
       el("div", { class: "grid" },
-        el("article", { class: "card" }, el("header", {}, el("h3", {}, "Confusion of the nearest neighbor"), Page.choice("", [["after", after.name], ["before", before.name], ["change", "change"]], own.matrix, (value) => { own.matrix = value; Page.redraw("errors"); })), square),
-        el("article", { class: "card" }, el("h3", {}, "R@1 per class, before and after"), el("p", { class: "quiet" }, `○ ${before.name}, ● ${after.name}; the classes that gained most are at the top.`), el("div", { class: "tall", tabindex: "0" }, classes))),
+        el("article", { class: "card" }, el("header", {}, el("h3", {}, what.matrix), Page.choice("", [["after", after.name], ["before", before.name], ["change", "change"]], own.matrix, (value) => { own.matrix = value; Page.redraw("errors"); })), square),
+        el("article", { class: "card" }, el("h3", {}, `${what.rate} per class, before and after`), el("p", { class: "quiet" }, `○ ${before.name}, ● ${after.name}; the classes that gained most are at the top.`), el("div", { class: "tall", tabindex: "0" }, classes))),
       el("div", { class: "grid" }, list("Ten most improved videos", changed.improved), list("Ten most hurt videos", changed.hurt)));
     Page.whenNear(square, () => charts.draw(square, matrix));
     Page.whenNear(classes, () => charts.draw(classes, perClass));

@@ -30,6 +30,17 @@ Page.metrics = (() => {
     return counts;
   }
 
+  // The same counts of the linear classifier; null if the stage has none, or of other classes.
+  function linearConfusion(gallery, stage) {
+    const counts = stage.linear_confusion;
+    return counts && counts.length === gallery.classes.length ? counts : null;
+  }
+
+  // {class number: [right, videos]} of such counts
+  function byClassOf(counts) {
+    return Object.fromEntries(counts.map((row, label) => [label, [row[label], row.reduce((a, b) => a + b, 0)]]).filter(([, own]) => own[1]));
+  }
+
   // A video that one of the stages could not read is neither right nor wrong.
   function outcome(before, after, query) {
     if (before.first_correct[query] === null || after.first_correct[query] === null) return "unmeasured";
@@ -50,5 +61,5 @@ Page.metrics = (() => {
     return { improved: all.filter((one) => one.change > 0).slice(0, most), hurt: all.filter((one) => one.change < 0).slice(-most).reverse() };
   }
 
-  return { hit, byClass, recall, confusion, outcome, changes };
+  return { hit, byClass, recall, confusion, linearConfusion, byClassOf, outcome, changes };
 })();
