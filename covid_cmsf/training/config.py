@@ -205,7 +205,10 @@ class RuntimeConfig(Config):
     knn_every_epochs: int = Field(
         default=0, ge=0, description="search nearest neighbors every so many epochs, and after the last; 0: never"
     )
-    knn_subset: str = Field(default="test", description="subset of the split whose videos are searched")
+    knn_subset: str = Field(
+        default="",
+        description="subset of the split whose videos are searched; default: val where there is one, else test",
+    )
     knn_videos: int = Field(default=256, ge=2, description="at most so many of them; two windows of each are read")
     timeout_minutes: float = Field(
         default=60.0, gt=0, description="minutes after which a process stops waiting for the others"

@@ -173,3 +173,12 @@ def visible_labels(records: Sequence[ClipRecord], chosen: LabelConfig) -> Tensor
     elif chosen.fraction < 1:
         labels = sample_labeled_fraction(labels, fraction=chosen.fraction, seed=chosen.seed)
     return torch.from_numpy(labels)
+
+
+def select_held_out(clips: Clips, config: TrainConfig) -> Sequence[ClipRecord]:
+    """Return the records of `runtime.knn_subset`; without it of `val`, and of `test` if the split has no `val`.
+
+    Whoever looks at the curve chooses by it, so that the videos of the final figure are the last choice.
+    """
+    has_val = config.split in clips.splits and "val" in clips.splits[config.split].values()
+    return clips.select(config.split, config.runtime.knn_subset or ("val" if has_val else "test"))

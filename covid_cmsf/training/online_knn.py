@@ -21,7 +21,7 @@ from covid_cmsf.models import Encoder
 from covid_cmsf.models.input_transform import InputTransform
 from covid_cmsf.training.build import TrainComponents
 from covid_cmsf.training.config import TrainConfig
-from covid_cmsf.training.data import resolve_workers
+from covid_cmsf.training.data import resolve_workers, select_held_out
 from covid_cmsf.training.guides import OwnWindows
 from covid_cmsf.views.dataset import usable_records
 from covid_cmsf.views.loader import init_worker, worker_start_method
@@ -43,11 +43,11 @@ class ReadableWindows(OwnWindows):
 
 
 class OnlineKnn:
-    """Two windows of at most `runtime.knn_videos` videos of `runtime.knn_subset`, evenly spread over its records."""
+    """Two windows of at most `runtime.knn_videos` videos of a subset, evenly spread over its records."""
 
     def __init__(self, components: TrainComponents, config: TrainConfig) -> None:
         transform, runtime = InputTransform.from_metadata(components.metadata), config.runtime
-        records = usable_records(components.data.clips.select(config.split, runtime.knn_subset), [transform.modality])
+        records = usable_records(select_held_out(components.data.clips, config), [transform.modality])
         chosen = np.unique(np.linspace(0, len(records) - 1, min(len(records), runtime.knn_videos)).round().astype(int))
         records = take_records(records, chosen.tolist()) if len(records) else records
         self._data = ReadableWindows(components.data.clips, records, transform, num_windows=NUM_WINDOWS)

@@ -15,7 +15,7 @@ from covid_cmsf.methods.contrastive import CoClrConfig
 from covid_cmsf.methods.mean_shift import Cmsf2qConfig, CmsfConfig, MeanShiftConfig
 from covid_cmsf.preflight import Problem
 from covid_cmsf.training.config import TrainConfig
-from covid_cmsf.training.data import training_records, visible_labels
+from covid_cmsf.training.data import select_held_out, training_records, visible_labels
 from covid_cmsf.training.footprint import (
     cache_bytes,
     check_cache_dir,
@@ -54,7 +54,7 @@ class VideoSummaries:
         """Return the summary of a run; raise an error if there are no such clips, split or labels."""
         clips, views, modalities = self.open(config.clips), config.views, run_modalities(config)
         if config.runtime.knn_every_epochs:
-            clips.select(config.split, config.runtime.knn_subset)
+            select_held_out(clips, config)
         names = tuple(modality.name for modality in modalities)
         key = (config.clips, config.split, config.subset, config.labels, names, views)
         if key not in self._summaries:

@@ -9,9 +9,11 @@ import torch
 
 from covid_cmsf.clips.records import read_manifest, write_manifest
 from covid_cmsf.report.curves import CHARTS
+from covid_cmsf.training.data import select_held_out
 from covid_cmsf.training.monitor import read_metrics
 from covid_cmsf.training.online_knn import knn_top1, window_r1
 from covid_cmsf.training.run import run_training
+from tests.evaluation.factories import SyntheticClips
 from tests.training.factories import differing, finish, make_config, stop_at
 
 KNN = {"knn_every_epochs": 2, "knn_videos": 9}
@@ -83,6 +85,17 @@ def test_a_missing_subset_is_refused_before_training(clips: Path, tmp_path: Path
     with pytest.raises(ValueError, match="no video in subset 'val'"):
         run_training(make_config(clips, runtime={**KNN, "knn_subset": "val"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_videos_for_validation_are_preferred_to_those_of_the_test() -> None:
+    clips, config = SyntheticClips(), make_config(Path("none"), split="1")
+    test = {record.video_id for record in select_held_out(clips, config)}
+    assert test == {name for name, subset in clips.splits["1"].items() if subset == "test"}
+    kept = sorted(set(clips.splits["1"]) - test)[:3]
+    clips.splits = {"1": {**clips.splits["1"], **dict.fromkeys(kept, "val")}}
+    assert [record.video_id for record in select_held_out(clips, config)] == kept
+    named = config.model_copy(update={"runtime": config.runtime.model_copy(update={"knn_subset": "test"})})
+    assert {record.video_id for record in select_held_out(clips, named)} == test
 
 
 def test_the_report_draws_them() -> None:
