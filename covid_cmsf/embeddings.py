@@ -18,6 +18,7 @@ from torch import nn
 
 from covid_cmsf import __version__
 from covid_cmsf.clips.decoders import open_video
+from covid_cmsf.clips.records import clip_path
 from covid_cmsf.devices import choose_device
 from covid_cmsf.evaluation.features.file import Features, compute_fingerprint
 from covid_cmsf.evaluation.features.inference import WindowOutputs, video_features
@@ -53,7 +54,7 @@ class EmbeddingTable:
     starts: tuple[float, ...] = ()  # seconds; empty if a row is a whole video
     ends: tuple[float, ...] = ()
     skipped: tuple[tuple[str, str, str], ...] = ()  # id, subset, reason of files that could not be read
-    files: tuple[str, ...] = ()  # N; the path of each row's video, as it was given
+    files: tuple[str, ...] = ()  # N; the path of each row's video, as it was given; of features the stored clip
     classes: tuple[str, ...] = ()  # N; empty text without a label. These three are of a features file.
     sources: tuple[str, ...] = ()  # N
     subsets: tuple[str, ...] = ()  # N; train, test, val
@@ -131,8 +132,12 @@ def embed_files(
     return table
 
 
-def features_table(features: Features) -> EmbeddingTable:
+def features_table(features: Features, *, clips: Path | str | None = None) -> EmbeddingTable:
     """Return the videos of a features file as a table, with their classes, sources and subsets.
+
+    Args:
+        features: what `load_features` returned.
+        clips: the clip store that they were computed from: then `files` has the stored RGB clip of every video.
 
     Example:
         >>> table = cc.features_table(cc.load_features("rgb.safetensors"))
@@ -147,7 +152,23 @@ def features_table(features: Features) -> EmbeddingTable:
         classes=tuple(videos.class_names[label] if label >= 0 else "" for label in videos.labels.tolist()),
         sources=videos.sources,
         subsets=videos.subsets,
+        files=() if clips is None else _stored_files(Path(clips), videos.ids),
     )
+
+
+def features_clips(path: Path, features: Features) -> Path | None:
+    """Return the clip store that a features file names, if it is still there."""
+    name = features.provenance.clips_path
+    store = path.parent / name
+    return store if name and (store / "store.json").is_file() else None
+
+
+def _stored_files(store: Path, ids: Sequence[str]) -> tuple[str, ...]:
+    """Return the RGB clip of every video; FileNotFoundError if the store lacks one."""
+    files = [clip_path(store, "rgb", name) for name in ids]
+    if missing := [path for path in files if not path.is_file()]:
+        raise FileNotFoundError(f"{missing[0]} is missing: {store} is not the store of these features, or has no RGB")
+    return tuple(map(str, files))
 
 
 def _fingerprints(

@@ -35,13 +35,13 @@ def embed(
 
     No clip store is needed: frames and flow are prepared as the encoder was trained. Files that cannot be read are
     listed and left out, and the exit code is 3. After a stop, the same command goes on. Features that `extract` has
-    written become a table with classes, sources and subsets.
+    written become a table with classes, sources and subsets, and the stored clips where these are still in place.
 
     \b
     covid-cmsf embed my_videos --weights runs/rgb -o embeddings.parquet
     covid-cmsf embed rgb.features -o rgb.csv
     """
-    from covid_cmsf.embeddings import check_table_path, embed_files, features_table, save_embeddings
+    from covid_cmsf.embeddings import check_table_path, embed_files, features_clips, features_table, save_embeddings
     from covid_cmsf.evaluation.features.file import load_features
     from covid_cmsf.logs import progress_bar
 
@@ -53,7 +53,8 @@ def embed(
     if weights is None:
         if len(videos) != 1 or videos[0].is_dir() or per_window or windows is not None:
             raise ValueError("videos need --weights, their encoder; only one features file is a table without it")
-        table = features_table(load_features(videos[0]))
+        features = load_features(videos[0])
+        table = features_table(features, clips=features_clips(videos[0], features))
         save_embeddings(out, table)
         _tell(out, table, per_window=False)
         return

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,20 @@ def test_a_features_file_becomes_a_table_with_classes_sources_and_subsets(tmp_pa
     assert [row["class"] for row in rows] == [features.videos.class_names[one] for one in features.videos.labels]
     assert [row["subset"] for row in rows] == list(features.videos.subsets)
     assert [row["source"] for row in rows] == list(features.videos.sources)
+    store = tmp_path / "data" / "clips"
+    for video_id in features.videos.ids:
+        path = store / "rgb" / f"{video_id}.mp4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (store / "store.json").touch()
+    named = replace(features, provenance=features.provenance.model_copy(update={"clips_path": "data/clips"}))
+    save_features(tmp_path / "named.features", named)
+    embed(tmp_path / "named.features", "-o", tmp_path / "named.csv")
+    files = [row["file"] for row in csv.DictReader((tmp_path / "named.csv").open())]
+    assert files == [str(store / "rgb" / f"{video_id}.mp4") for video_id in features.videos.ids]
+    (store / "rgb" / f"{features.videos.ids[0]}.mp4").unlink()
+    with pytest.raises(FileNotFoundError, match=r"is missing: .*clips is not the store of these features"):
+        embed(tmp_path / "named.features", "-o", tmp_path / "lost.csv")
     for arguments in ([tmp_path], [tmp_path / "rgb.features", tmp_path / "rgb.features"]):
         with pytest.raises(ValueError, match="videos need --weights"):
             embed(*arguments, "-o", tmp_path / "z.csv")
@@ -98,6 +113,7 @@ def test_a_features_file_becomes_a_table_with_classes_sources_and_subsets(tmp_pa
 # One video per piece, and a long pause after the second, so that the signal hits the middle.
 SLOW = """
 import time
+from dataclasses import replace
 from covid_cmsf import embeddings
 from covid_cmsf.cli import main
 

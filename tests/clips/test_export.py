@@ -99,6 +99,40 @@ def test_a_folder_is_what_hugging_face_reads(store: ClipStore, tmp_path: Path) -
     }
 
 
+def test_webdataset_itself_reads_the_shards(store: ClipStore, tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset", reason="the extra dev is not installed")
+    export_clips(store, tmp_path / "out", to="webdataset", shard_size=2)
+    shards = sorted(map(str, (tmp_path / "out").glob("train-*.tar")))
+    found = {}
+    for sample in webdataset.WebDataset(shards, shardshuffle=False):
+        values = json.loads(sample["json"])
+        found[values["id"]] = sample["mp4"]
+        assert ("cls" in sample) == (values["label_number"] is not None)
+        assert int(sample.get("cls", -1)) == next(r.label for r in store.records if r.video_id == values["id"])
+    names = [name for name, subset in store.splits["1"].items() if subset == "train"]
+    assert found == {name: clip_path(store.path, "rgb", name).read_bytes() for name in names} and len(found) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["huggingface", "webdataset"])
+def test_datasets_itself_reads_an_export(
+    store: ClipStore, tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra dev is not installed")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    export_clips(store, tmp_path / "out", to=to)
+    loaded = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))
+    assert {name: len(part) for name, part in loaded.items()} == {"train": 3, "validation": 1, "test": 1}
+    labels = {record.video_id: record.label for record in store.records}
+    for part in loaded.values():
+        column = "video" if to == "huggingface" else "mp4"
+        for row in part.cast_column(column, datasets.Video(decode=False)):
+            values = row if to == "huggingface" else row["json"]
+            video = row[column]["bytes"] or Path(row[column]["path"]).read_bytes()
+            assert video == clip_path(store.path, "rgb", values["id"]).read_bytes()
+            assert values["label_number"] == (labels[values["id"]] if labels[values["id"]] >= 0 else None)
+
+
 def test_nothing_is_written_if_the_export_can_not_be_whole(
     store: ClipStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,7 +132,7 @@ def test_wrong_use_is_said_before_anything_is_computed(
 
 def test_the_mean_of_all_ten_is_called_so() -> None:
     made = [
-        TransferResult(name, row.metric, float(i), 0, 0, 0, {}, {}, "unit", 1, 0, 0, 0, "local", "clean", "")
+        TransferResult(name, row.metric, float(i), 0, 0, {}, [], 0, {}, {}, "unit", 1, 0, 0, 0, "local", "clean", "")
         for i, (name, row) in enumerate(DATASETS.items())
     ]
     result = summarize_results("r50", made[::-1])
