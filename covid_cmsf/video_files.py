@@ -3,6 +3,7 @@
 # T frames, H W pixels, N videos, D feature
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -12,11 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from covid_cmsf.clips.audio_info import AudioInfo
 from covid_cmsf.clips.base import Clips, check_request
 from covid_cmsf.clips.decoders import choose_decoder, open_video
 from covid_cmsf.clips.flow_codec import FULL_BOUND, FlowLevels
 from covid_cmsf.clips.names import escape_name
-from covid_cmsf.clips.records import FLOW_MODALITIES, MOTION_VECTORS, ClipRecord, Failure, FlowInfo, StoreInfo
+from covid_cmsf.clips.records import (
+    FLOW_MODALITIES,
+    MOTION_VECTORS,
+    ClipRecord,
+    Failure,
+    FlowInfo,
+    StoreInfo,
+)
 from covid_cmsf.clips.store import ClipStore
 from covid_cmsf.config import Config
 from covid_cmsf.devices import choose_device
@@ -29,6 +38,7 @@ from covid_cmsf.views.dataset import num_usable_frames
 from preprocess.config import make_store_flow
 from preprocess.convert import (
     StageError,
+    file_audio,
     file_motion,
     flow_frames,
     resize_flow,
@@ -170,7 +180,7 @@ class VideoFiles(Clips):
         if info.quantized is None:
             raise ValueError("these settings have no flow: give those of a store with flow or motion vectors")
         moving = [name for name in FLOW_MODALITIES if info.origin_of(name) is not None]
-        self.info, self.modalities = info, ("rgb", *moving)
+        self.info, self.modalities = info, ("rgb", *moving, *(["audio"] if info.audio is not None else []))
         self.flow_bound = info.quantized.bound if isinstance(info.quantized.bound, float) else 0.0
         self._flow_info, self._levels = info.quantized, dict[str, FlowLevels]()
         files = [Path(path) for path in paths]
@@ -194,12 +204,14 @@ class VideoFiles(Clips):
         return [self._paths[record.video_id]]
 
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """Return uint8 frames: `rgb` (T, 3, H, W), or quantized `flow` or `motion` (T, 2, H, W)."""
+        """Return uint8 `rgb` (T, 3, H, W), or quantized `flow` or `motion` (T, 2, H, W), or `audio` (T, 1, H, W)."""
         check_request(record, modality, frame_indices, self.modalities)
         path = self._paths[record.video_id]
         if modality == "rgb":
             frames = self._decode(path, set(frame_indices), lambda frame: frame)
             return torch.from_numpy(np.stack([frames[number] for number in frame_indices])).permute(0, 3, 1, 2)
+        if modality == "audio":
+            return self._read_audio(path, frame_indices, record)
         read = self._compute_flow if modality == "flow" else self._read_motion
         flow = read(path, sorted(set(frame_indices)), record)
         return torch.from_numpy(np.stack([flow[number] for number in frame_indices]))
@@ -233,7 +245,8 @@ class VideoFiles(Clips):
         backend = make_store_flow(self.info, None)
         assert backend is not None
         flow: dict[int, Frame] = {}
-        for run in _consecutive_runs(wanted):
+        gaps = np.flatnonzero(np.diff(wanted) > 1) + 1
+        for run in (one.tolist() for one in np.split(np.array(wanted), gaps)):
             pictures = np.stack([gray[number] for number in (*run, run[-1] + 1)])
             flow.update(zip(run, levels.encode(resize_flow(backend(pictures), size)), strict=True))
         return flow
@@ -254,6 +267,14 @@ class VideoFiles(Clips):
         except (ValueError, StageError) as error:
             raise ValueError(f"{path}: {error.reason if isinstance(error, StageError) else error}") from error
         return found
+
+    def _read_audio(self, path: Path, frame_indices: Sequence[int], record: ClipRecord) -> Tensor:
+        fps = Fraction(record.fps).limit_denominator(100_000)
+        try:
+            spectra = list(islice(file_audio(path, self.info, fps), max(frame_indices) + 1))
+        except StageError as error:
+            raise ValueError(f"{path}: {error.reason}") from error
+        return torch.from_numpy(np.stack([spectra[number] for number in frame_indices])).unsqueeze(1)
 
     def _decode(
         self, path: Path, wanted: Collection[int], convert: Callable[[Frame], Frame], *, for_flow: bool = False
@@ -299,6 +320,7 @@ def file_settings(
         max_frames=0,
         fps=metadata.fps or 0.0,
         quality=0,
+        audio=AudioInfo(version="") if metadata.modality == "audio" else None,
         **{moving: flow},
     )
     if like is not None:
@@ -322,18 +344,6 @@ def _read_all(data: VideoDataset, paths: Sequence[Path]) -> Iterator[DecodedVide
         if video.error:
             raise ValueError(video.error if str(path) in video.error else f"{path}: {video.error}")
         yield video
-
-
-def _consecutive_runs(numbers: Sequence[int]) -> Iterator[list[int]]:
-    """Yield [3, 4, 5], [9] for [3, 4, 5, 9]."""
-    run: list[int] = []
-    for number in numbers:
-        if run and number != run[-1] + 1:
-            yield run
-            run = []
-        run.append(number)
-    if run:
-        yield run
 
 
 def _device_of(module: nn.Module) -> torch.device:

@@ -73,7 +73,8 @@ def preprocess(
     ),
     modalities: str = typer.Option(
         "rgb,flow",
-        help="rgb, flow, motion (the motion vectors of the file itself: coarse, at no cost), or several.",
+        help="rgb, flow, motion (motion vectors of the file itself: coarse, at no cost), audio (spectrograms of its "
+        "sound), or several.",
         rich_help_panel=STORE_PANEL,
     ),
     short_edge: int = typer.Option(
@@ -152,6 +153,7 @@ def preprocess(
     covid-cmsf preprocess my_clips.csv --short-edge 160 -o clips
     covid-cmsf preprocess shards --layout archive -o clips
     """
+    from preprocess.audio import check_sound
     from preprocess.config import make_store_info, make_worker_configs
     from preprocess.layouts import default_layout, scan_collection, select_shard
     from preprocess.run import PreprocessRun
@@ -190,6 +192,8 @@ def preprocess(
     for warning in collection.warnings:
         logger.warning(warning)
     selected_videos = select_shard(collection.videos, shard)
+    if "audio" in info.modalities and not any(video.member for video in selected_videos):
+        check_sound(video.path for video in selected_videos)  # of an archive's members each is told in its turn
     if estimate:
         _print_estimate(selected_videos, info, worker_configs)
         return

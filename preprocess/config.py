@@ -6,6 +6,7 @@ from typing import cast
 
 import av
 
+from covid_cmsf.clips.audio_info import AudioInfo
 from covid_cmsf.clips.decoders import choose_decoder
 from covid_cmsf.clips.flow_codec import size_bound
 from covid_cmsf.clips.records import MOTION_VECTORS, FlowBound, StoreInfo, read_store_info
@@ -96,6 +97,8 @@ def make_store_info(
             "levels": 255,
             "size": "native",
         }
+    if "audio" in modality_names:
+        values["audio"] = AudioInfo(version=f"pyav {av.__version__}").model_dump()
     info = validate(StoreInfo, values, origin="preprocess")
     if len(set(info.modalities)) != len(info.modalities):
         raise ValueError(f"--modalities {modalities!r} lists a modality twice")

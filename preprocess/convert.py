@@ -5,13 +5,13 @@ Shapes: N pairs of frames, H x W pixels.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -21,8 +21,8 @@ from covid_cmsf.clips.decoders import VideoReader, open_video
 from covid_cmsf.clips.flow_codec import FlowLevels, stack_components
 from covid_cmsf.clips.records import FLOW_MODALITIES, StoreInfo
 from covid_cmsf.files import file_sha256
-from preprocess.archives import Member, copy_member
-from preprocess.encode import FLOW_CRF_OFFSET, ClipWriter
+from preprocess.audio import frame_spectra
+from preprocess.encode import FLOW_CRF_OFFSET, LOSSLESS, ClipWriter
 from preprocess.flow import FlowBackend, to_gray
 from preprocess.motion_vectors import MotionReader
 
@@ -54,14 +54,16 @@ class ClipMetadata:
     source_sha256: str
     source_bytes: int
     source_mtime_ns: int
-    rgb_bytes: int
-    flow_bytes: int
-    rgb_sha256: str
-    flow_sha256: str
-    motion_bytes: int
-    motion_sha256: str
     flow_bound: float  # 0: that of the store
     header_frames: int  # as many as the file's header promises, for a warning if it is far off; 0: unknown, or a cut
+    rgb_bytes: int = 0  # size and hash of the stored files
+    flow_bytes: int = 0
+    motion_bytes: int = 0
+    audio_bytes: int = 0
+    rgb_sha256: str = ""
+    flow_sha256: str = ""
+    motion_sha256: str = ""
+    audio_sha256: str = ""
 
 
 def convert(
@@ -89,10 +91,14 @@ def convert(
             raise StageError("decode", f"the file has no frames{where}")
         width, height = size = stored_size(first.shape[1], first.shape[0], info.short_edge)
         num_frames, fps = 0, stored_fps(reader, info)
-        sinks: list[RgbSink | FlowSink | MotionSink] = []
+        sinks: dict[str, RgbSink | FlowSink | FileSink] = {}
         if "rgb" in info.modalities:
             rgb_writer = ClipWriter(targets["rgb"], fps=fps, width=width, height=height, crf=info.quality)
-            sinks.append(RgbSink(open_writers.enter_context(rgb_writer), size))
+            sinks["rgb"] = RgbSink(open_writers.enter_context(rgb_writer), size)
+        if info.audio is not None:
+            picture = {"width": info.audio.columns, "height": info.audio.num_mels, "crf": LOSSLESS}
+            writer = open_writers.enter_context(ClipWriter(targets["audio"], fps=fps, tune_psnr=False, **picture))
+            sinks["audio"] = FileSink(writer, file_audio(source, info, fps, cut), "audio")
         vectors: MotionReader | None = None
         if info.quantized is not None:
             motion = None
@@ -107,24 +113,28 @@ def convert(
             )
             if modality == "flow":
                 assert flow is not None
-                sinks.append(FlowSink(writer, flow, levels, size))
+                sinks["flow"] = FlowSink(writer, flow, levels, size)
             else:
                 vectors = open_writers.enter_context(_open_motion(source))
-                sinks.append(MotionSink(writer, file_motion(vectors, info, cut), levels, size))
+                encoded = (
+                    stack_components(levels.encode(resize_flow(one[None], size)))[0]
+                    for one in file_motion(vectors, info, cut)
+                )
+                sinks["motion"] = FileSink(writer, encoded, "motion", first=1)  # none before the first frame
         for chunk in _iter_chunks(chain([first], frames), size=chunk_size(first.shape[1], first.shape[0])):
             num_frames += len(chunk)
             if num_frames == 1 and moving:
                 raise StageError(moving[0], f"the video has one frame only; {moving[0]} needs two")
-            for sink in sinks:
+            for sink in sinks.values():
                 sink.add(chunk)
             on_frames(len(chunk))
         if vectors is not None and not vectors.has_vectors:
             raise StageError("motion", f"the file has no motion vectors that FFmpeg exports: {vectors.codec}")
     num_flow = num_frames - 1 if moving else 0
-    for sink in sinks:
-        assert sink.writer.num_frames == (num_frames if isinstance(sink, RgbSink) else num_flow)
-    sizes = {modality: targets[modality].stat().st_size for modality in info.modalities}
-    hashes = {modality: file_sha256(targets[modality]) for modality in info.modalities}
+    for name, sink in sinks.items():
+        assert sink.writer.num_frames == (num_flow if name in FLOW_MODALITIES else num_frames)
+    stored_files: dict[str, Any] = {f"{name}_bytes": targets[name].stat().st_size for name in info.modalities}
+    stored_files |= {f"{name}_sha256": file_sha256(targets[name]) for name in info.modalities}
     return ClipMetadata(
         num_frames=num_frames,
         num_flow=num_flow,
@@ -134,14 +144,9 @@ def convert(
         source_sha256=_source_sha256(source, status.st_size, status.st_mtime_ns),
         source_bytes=status.st_size,
         source_mtime_ns=status.st_mtime_ns,
-        rgb_bytes=sizes.get("rgb", 0),
-        flow_bytes=sizes.get("flow", 0),
-        rgb_sha256=hashes.get("rgb", ""),
-        flow_sha256=hashes.get("flow", ""),
-        motion_bytes=sizes.get("motion", 0),
-        motion_sha256=hashes.get("motion", ""),
         flow_bound=levels.bound if info.quantized is not None and isinstance(info.quantized.bound, str) else 0.0,
         header_frames=round(reader.header_frames * fps / reader.fps) if cut == WHOLE else 0,
+        **stored_files,
     )
 
 
@@ -172,41 +177,24 @@ class FlowSink:
             self.writer.write_luma(flow_image)
 
 
-@contextmanager
-def local_source(path: Path, member: Member | None, folder: Path) -> Iterator[Path]:
-    """Yield the video file; a member of an archive as a temporary file in `folder`, which is then removed."""
-    if member is None:
-        yield path
-        return
-    temporary = folder / f"source{Path(member.name).suffix}"
-    try:
-        try:
-            copy_member(path, member, temporary)
-        except (ValueError, FileNotFoundError, PermissionError) as error:
-            raise StageError("extract", str(error)) from error
-        yield temporary
-    except StageError as error:  # in the words of the archive: the temporary name is another one in every run
-        raise StageError(error.stage, error.reason.replace(str(temporary), f"{path}: {member.name}")) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+class FileSink:
+    """Write one gray picture per frame, which comes from the file alone: motion vectors, or a piece of a spectrogram.
 
+    The `first` frames have none.
+    """
 
-class MotionSink:
-    """Write the motion vectors of each pair of consecutive frames to the motion file; they come from the file alone."""
-
-    def __init__(self, writer: ClipWriter, motion: Iterator[Flow], levels: FlowLevels, size: tuple[int, int]) -> None:
+    def __init__(self, writer: ClipWriter, pictures: Iterator[Frame], modality: str, *, first: int = 0) -> None:
         self.writer = writer
-        self._motion, self._levels, self._size = motion, levels, size
-        self._is_first = True
+        self._pictures, self._modality, self._skipped = pictures, modality, first
 
     def add(self, frames: list[Frame]) -> None:
-        count = len(frames) - self._is_first  # the first frame of a video has no predecessor
-        self._is_first = False
-        vectors = list(islice(self._motion, count))
-        if len(vectors) < count:
-            raise StageError("motion", "the decoder of the frames finds more of them than PyAV; use --decoder av")
-        for one in vectors:
-            self.writer.write_luma(stack_components(self._levels.encode(resize_flow(one[None], self._size)))[0])
+        count = len(frames) - self._skipped
+        self._skipped = 0
+        pictures = list(islice(self._pictures, count))
+        if len(pictures) < count:
+            raise StageError(self._modality, "the decoder of the frames finds more of them than PyAV; use --decoder av")
+        for picture in pictures:
+            self.writer.write_luma(picture)
 
 
 @lru_cache(maxsize=16)
@@ -237,6 +225,16 @@ def file_motion(reader: MotionReader, info: StoreInfo, cut: tuple[float, float] 
         yield from islice(motion, max(0, info.max_frames - 1) if info.max_frames else None)
     except ValueError as error:
         raise StageError("motion", str(error)) from error
+
+
+def file_audio(source: Path, info: StoreInfo, fps: Fraction, cut: tuple[float, float] = WHOLE) -> Iterator[Frame]:
+    """Yield the spectrogram (mels, columns) of the sound of each stored frame; StageError if the file has none."""
+    assert info.audio is not None
+    try:
+        spectrogram = frame_spectra(source, info.audio, frame_seconds=1 / fps, start=cut[0], end=cut[1], fps=info.fps)
+        yield from islice(spectrogram, info.max_frames or None)
+    except (ValueError, FileNotFoundError, PermissionError) as error:
+        raise StageError("audio", str(error)) from error
 
 
 def stored_fps(reader: VideoReader, info: StoreInfo) -> Fraction:

@@ -22,6 +22,7 @@ from typing_extensions import Self
 from covid_cmsf.clips.records import KEYFRAME_DISTANCE
 
 FLOW_CRF_OFFSET = 3  # crf of RGB minus crf of flow
+LOSSLESS = 0  # crf of spectrograms, which are small
 FULL_RANGE = 2  # AVCOL_RANGE_JPEG: luma 0..255 means 0..255
 PRESET = "veryfast"
 CPU_AVX512F = 13  # OpenCV's number of this CPU feature

@@ -11,9 +11,10 @@ import numpy as np
 from covid_cmsf.clips.cuts import cut_times
 from covid_cmsf.clips.decoders import header_seconds
 from covid_cmsf.clips.records import StoreInfo
-from preprocess.convert import StageError, convert, local_source
+from preprocess.convert import StageError, convert
 from preprocess.flow import FlowBackend
 from preprocess.layouts import Video
+from preprocess.sources import local_source
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
-"""Notice that a source video was replaced after it was converted, or is to be cut at other times."""
+"""The source of a video: as a file of this machine, and whether it was replaced, or is to be cut at other times."""
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from covid_cmsf.clips.cuts import cut_times
 from covid_cmsf.clips.records import ClipRecord, Failure
 from covid_cmsf.files import file_sha256
-from preprocess.archives import Member, member_sha256
+from preprocess.archives import Member, copy_member, member_sha256
+from preprocess.convert import StageError
 from preprocess.layouts import Video
 
 logger = logging.getLogger(__name__)
@@ -57,3 +59,22 @@ def _size_and_time(video: Video) -> tuple[int, int]:
         return video.member.num_bytes, video.member.archive_mtime_ns
     status = video.path.stat()
     return status.st_size, status.st_mtime_ns
+
+
+@contextmanager
+def local_source(path: Path, member: Member | None, folder: Path) -> Iterator[Path]:
+    """Yield the video file; a member of an archive as a temporary file in `folder`, which is then removed."""
+    if member is None:
+        yield path
+        return
+    temporary = folder / f"source{Path(member.name).suffix}"
+    try:
+        try:
+            copy_member(path, member, temporary)
+        except (ValueError, FileNotFoundError, PermissionError) as error:
+            raise StageError("extract", str(error)) from error
+        yield temporary
+    except StageError as error:  # in the words of the archive: the temporary name is another one in every run
+        raise StageError(error.stage, error.reason.replace(str(temporary), f"{path}: {member.name}")) from error
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -164,7 +164,8 @@ def worker_main(pipe: Connection, worker_config: WorkerConfig, parent: int) -> N
     import cv2
     import numpy as np
 
-    from preprocess.convert import StageError, convert, local_source
+    from preprocess.convert import StageError, convert
+    from preprocess.sources import local_source
 
     cv2.setNumThreads(1)
     info = worker_config.info

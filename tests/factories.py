@@ -11,6 +11,7 @@ import resource
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -23,16 +24,21 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from covid_cmsf.clips.audio_info import AudioInfo
 from covid_cmsf.clips.records import (
     MOTION_VECTORS,
     ClipRecord,
     FlowInfo,
     StoredModality,
     StoreInfo,
+    clip_path,
     info_to_json,
     write_manifest,
     write_split,
 )
+from preprocess.convert import convert
+from preprocess.synthetic import DemoConfig
+from preprocess.synthetic.dataset import clip_names, write_clip
 
 
 def moving_square(num_frames: int, *, width: int = 64, height: int = 48, seed: int = 0) -> NDArray[np.uint8]:
@@ -77,6 +83,42 @@ def write_video(
     return path
 
 
+def write_sound_video(
+    path: Path,
+    frames: NDArray[np.uint8],
+    sound: NDArray[np.float32],
+    *,
+    rate: int = 16_000,
+    codec: str = "aac",
+    fps: int = 25,
+    times: list[int] | None = None,
+    sound_start: float = 0.0,
+) -> Path:
+    """Encode RGB frames and sound (channels, samples), -1 to 1; `times` as in `write_video`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    layout = {1: "mono", 2: "stereo"}[len(sound)]
+    with av.open(str(path), "w") as file:
+        video = file.add_stream("mpeg4", rate=fps)
+        audio = file.add_stream(codec, rate=rate, layout=layout)
+        assert isinstance(video, av.VideoStream) and isinstance(audio, av.AudioStream), codec
+        video.height, video.width, video.pix_fmt = *frames.shape[1:3], "yuv420p"
+        if codec == "aac":
+            audio.codec_context.bit_rate = 128_000
+        for number, frame in enumerate(frames):
+            picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
+            picture.pts, picture.time_base = (times[number] if times else number), Fraction(1, fps)
+            file.mux(video.encode(picture))
+        file.mux(video.encode(None))
+        size = audio.codec_context.frame_size or 1024
+        resampler = av.AudioResampler(format=audio.codec_context.format, layout=layout, rate=rate, frame_size=size)
+        samples = av.AudioFrame.from_ndarray(np.ascontiguousarray(sound), format="fltp", layout=layout)
+        samples.sample_rate, samples.time_base, samples.pts = rate, Fraction(1, rate), round(sound_start * rate)
+        for one in (*resampler.resample(samples), *resampler.resample(None)):
+            file.mux(audio.encode(one))
+        file.mux(audio.encode(None))
+    return path
+
+
 def make_ucf(root: Path, *, classes: int = 2, groups: int = 3, clips: int = 1, num_frames: int = 6) -> Path:
     """Write a small collection in the layout of UCF-101 below `root`; return root."""
     names = ["Archery", "bowling", "Surfing", "YoYo"][:classes]
@@ -115,6 +157,30 @@ def make_table_store(
     (root / "store.json").write_text(info_to_json(info))
     write_manifest(root / "manifest.csv", records)
     write_split(root / "splits" / "1.csv", split)
+    return root
+
+
+def make_sound_store(root: Path, *, groups: int = 5, num_frames: int = 24) -> Path:
+    """Generate videos with sound and convert them to `root`/clips, as `covid-cmsf preprocess` does; return root."""
+    config = DemoConfig(num_classes=2, num_groups=groups, clips_per_group=2, num_frames=num_frames, width=48, height=36)
+    config = replace(config, audio=True)
+    info = StoreInfo(modalities=("rgb", "audio"), short_edge=0, max_frames=0, quality=18, audio=AudioInfo(version=""))
+    records, split = [], {}
+    for name in clip_names(config):
+        write_clip(root / "videos", name, config)
+        video_id = name.path.removesuffix(".avi")
+        targets = {modality: clip_path(root / "clips", modality, video_id) for modality in info.modalities}
+        for target in targets.values():
+            target.parent.mkdir(parents=True, exist_ok=True)
+        made = asdict(convert(root / "videos" / name.path, targets, info, decoder="av", flow=None))
+        del made["header_frames"]
+        label = config.class_names.index(name.class_name)
+        records.append(ClipRecord(video_id, f"{name.class_name}{name.group}", name.class_name, label, **made))
+        split[video_id] = "test" if name.group == 1 else "train"
+    (root / "clips" / "splits").mkdir()
+    (root / "clips" / "store.json").write_text(info_to_json(info))
+    write_manifest(root / "clips" / "manifest.csv", records)
+    write_split(root / "clips" / "splits" / "1.csv", split)
     return root
 
 

@@ -28,7 +28,7 @@ class Clips(ABC):
 
     records: Sequence[ClipRecord]
     splits: Mapping[str, Mapping[str, str]]  # {"1": {video_id: "train"}}
-    modalities: tuple[str, ...]  # stored modalities: rgb, flow, motion
+    modalities: tuple[str, ...]  # stored modalities: rgb, flow, motion, audio
     flow_bound: float  # pixels: stored flow is clipped to +-flow_bound; 0: it differs between videos
     num_flow_levels: Literal[255, 256] = 256  # see `flow_codec`; 256 as in the data of other projects
     info: StoreInfo | None = None  # how a clip store was made
@@ -37,10 +37,10 @@ class Clips(ABC):
 
     @abstractmethod
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` and `motion` (T, 2, H, W), quantized."""
+        """Return uint8 `rgb` (T, 3, H, W), or quantized `flow` or `motion` (T, 2, H, W), or `audio` (T, 1, H, W)."""
 
     def read(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """Return `rgb` as uint8 (T, 3, H, W), `flow` and `motion` as float32 (T, 2, H, W) in pixels, x first."""
+        """Return uint8 `rgb` (T, 3, H, W), or `audio` (T, 1, H, W), or pixels of `flow` or `motion` (T, 2, H, W)."""
         raw = self.read_raw(record, modality, frame_indices)
         return torch.from_numpy(self.flow_levels(record).decode(raw.numpy())) if modality in FLOW_MODALITIES else raw
 

@@ -43,7 +43,7 @@ def check_store(store: ClipStore, *, num_workers: int = 1, on_video: Callable[[]
     two classes or in two subsets of a split.
     """
     errors = [*_find_table_errors(store), *find_duplicates(store.records, store.splits), *_find_orphan_files(store)]
-    check = partial(check_video, store.path, store.info.modalities)
+    check = partial(check_video, store.path, store.info)
     if num_workers == 1:
         results: Iterator[list[str]] = map(check, store.records)
         return errors + _collect_errors(results, on_video)
@@ -51,14 +51,13 @@ def check_store(store: ClipStore, *, num_workers: int = 1, on_video: Callable[[]
         return errors + _collect_errors(pool.map(check, store.records, chunksize=4), on_video)
 
 
-def check_video(root: Path, modalities: tuple[str, ...], record: ClipRecord) -> list[str]:
+def check_video(root: Path, info: StoreInfo, record: ClipRecord) -> list[str]:
     """Return the errors found in the files of one video."""
     errors = []
-    for modality in modalities:
+    for modality in info.modalities:
         path = clip_path(root, modality, record.video_id)
-        flow = modality in FLOW_MODALITIES
-        count = record.num_flow if flow else record.num_frames
-        size = (record.height * (2 if flow else 1), record.width)
+        count = record.num_flow if modality in FLOW_MODALITIES else record.num_frames
+        size = _stored_size(info, record, modality)
         if not path.is_file():
             errors.append(f"{path} is missing")
             continue
@@ -74,6 +73,14 @@ def check_video(root: Path, modalities: tuple[str, ...], record: ClipRecord) -> 
         elif set(shapes) != {size}:
             errors.append(f"{path} has frames of {shapes[0][::-1]}, the manifest says {size[::-1]}")
     return errors
+
+
+def _stored_size(info: StoreInfo, record: ClipRecord, modality: str) -> tuple[int, int]:
+    """Return height and width of a stored picture."""
+    if modality == "audio":
+        assert info.audio is not None
+        return info.audio.num_mels, info.audio.columns
+    return record.height * (2 if modality in FLOW_MODALITIES else 1), record.width
 
 
 def _collect_errors(results: Iterator[list[str]], on_video: Callable[[], None]) -> list[str]:
@@ -188,7 +195,9 @@ def _content(record: ClipRecord) -> ClipRecord:
 
 def _check_same_format(first: ClipStore, other: ClipStore) -> None:
     first_format, other_format = (
-        store.info.model_dump(exclude={"software": True, "flow": {"version"}, "motion": {"version"}})
+        store.info.model_dump(
+            exclude={"software": True, "flow": {"version"}, "motion": {"version"}, "audio": {"version"}}
+        )
         for store in (first, other)
     )
     for key, (first_value, other_value) in config_differences(first_format, other_format).items():
@@ -210,10 +219,10 @@ def _check_labels(stores: Sequence[ClipStore]) -> None:
 
 
 def _merged_info(stores: Sequence[ClipStore]) -> StoreInfo:
-    """Return the first store's settings, with the flow versions of all stores."""
+    """Return the first store's settings, with the versions of all stores."""
     merged = stores[0].info
-    for modality in FLOW_MODALITIES:
-        origins = [origin for store in stores if (origin := store.info.origin_of(modality)) is not None]
+    for modality in (*FLOW_MODALITIES, "audio"):
+        origins = [origin for store in stores if (origin := getattr(store.info, modality)) is not None]
         versions = " | ".join(dict.fromkeys(version for one in origins for version in one.version.split(" | ")))
         if origins:
             merged = merged.model_copy(update={modality: origins[0].model_copy(update={"version": versions})})

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
+from covid_cmsf.clips.audio_info import AudioInfo
 from covid_cmsf.clips.columns import ColumnBuilder, ColumnTable, encode_text
 from covid_cmsf.clips.flow_codec import FlowLevels, motion_bound, size_bound
 from covid_cmsf.clips.names import are_valid, are_valid_paths, check_texts, check_video_ids
@@ -37,7 +38,7 @@ from covid_cmsf.files import read_json
 
 FORMAT_VERSION: Literal[2] = 2
 KEYFRAME_DISTANCE = 8
-StoredModality = Literal["rgb", "flow", "motion"]
+StoredModality = Literal["rgb", "flow", "motion", "audio"]
 MOTION_VECTORS = "motion-vectors"  # the algorithm of the stored modality `motion`
 FLOW_MODALITIES = ("flow", "motion")  # frame i is the motion from frame i to i + 1, x above y (see `flow_codec`)
 
@@ -68,6 +69,8 @@ class ClipRecord:
     cut_end: float = 0.0  # 0: its end
     motion_bytes: int = 0
     motion_sha256: str = ""
+    audio_bytes: int = 0
+    audio_sha256: str = ""
 
 
 TYPES: dict[str, Any] = {field.name: field.type for field in fields(ClipRecord)}
@@ -212,8 +215,8 @@ def record_identity(record: ClipRecord) -> list[str | int | float]:
     Without size and time of the source, which say nothing about its frames, and without hashes of the stored files and
     a flow bound where there are none: the identity of a record of an older store stays what it was.
     """
-    known = filter(None, (record.rgb_sha256, record.flow_sha256, record.flow_bound, record.motion_sha256))
-    return [*get_required_fields(record), *known]
+    known = record.rgb_sha256, record.flow_sha256, record.flow_bound, record.motion_sha256, record.audio_sha256
+    return [*get_required_fields(record), *filter(None, known)]
 
 
 def take_records(records: Sequence[ClipRecord], indices: Sequence[int]) -> Sequence[ClipRecord]:
@@ -305,12 +308,13 @@ class StoreInfo(Config):
     keyframe_distance: int = KEYFRAME_DISTANCE
     flow: FlowInfo | None = None
     motion: FlowInfo | None = Field(default=None, description="motion vectors; with flow, they have its levels")
+    audio: AudioInfo | None = Field(default=None, description="log-mel spectrograms of the sound")
     software: str = Field(default="", description="the version that created the store")
 
     @model_serializer(mode="wrap")
     def _omit_new(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what older versions do not know, if unused: stores and hashes of their settings stay the same."""
-        return {key: value for key, value in handler(self).items() if key not in ("fps", "motion") or value}
+        return {key: value for key, value in handler(self).items() if key not in ("fps", "motion", "audio") or value}
 
     @property
     def quantized(self) -> FlowInfo | None:

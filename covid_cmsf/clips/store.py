@@ -79,14 +79,17 @@ class ClipStore(Clips):
         return [clip_path(self.path, modality, record.video_id)]
 
     def read_raw(self, record: ClipRecord, modality: str, frame_indices: Sequence[int]) -> Tensor:
-        """Return stored uint8 values: `rgb` (T, 3, H, W); `flow` and `motion` (T, 2, H, W), x first."""
+        """Return uint8 `rgb` (T, 3, H, W), or quantized `flow` or `motion` (T, 2, H, W), or `audio` (T, 1, H, W)."""
         check_request(record, modality, frame_indices, self.modalities)
         path = clip_path(self.path, modality, record.video_id)
         try:
             if (modality, record.video_id) not in self._verified:
                 verify_clip(path, record, modality)
                 self._verified.add((modality, record.video_id))
-            with open_video(path, self._decoder) as video:
+            # decord does not read pictures as narrow as those of spectrograms.
+            with open_video(path, "av" if modality == "audio" else self._decoder) as video:
+                if modality == "audio":
+                    return torch.from_numpy(video.read_luma(frame_indices)).unsqueeze(1)
                 if modality in FLOW_MODALITIES:
                     return torch.from_numpy(unstack_components(video.read_luma(frame_indices)))
                 return torch.from_numpy(video.read_rgb(frame_indices)).permute(0, 3, 1, 2)

@@ -17,9 +17,10 @@ from covid_cmsf.clips import ClipStore
 from covid_cmsf.clips.decoders import choose_decoder
 from preprocess.archives import MAX_TEXT, Member, copy_member, list_members, member_sha256, read_member
 from preprocess.config import make_store_info
-from preprocess.convert import StageError, local_source
+from preprocess.convert import StageError
 from preprocess.estimate import estimate
 from preprocess.layouts import Collection, default_layout, scan_collection
+from preprocess.sources import local_source
 from tests.factories import moving_square, write_video
 from tests.preprocess.commands import hash_tree, preprocess
 
