@@ -25,6 +25,7 @@ def demo_videos(
     difficulty: str = typer.Option(
         "medium", help="easy, medium, hard, or a number from 0 to 1: strength of misleading cues."
     ),
+    audio: bool = typer.Option(DEFAULT.audio, "--audio", help="Give the videos sound, which follows the motion."),
     workers: int = typer.Option(min(2, os.cpu_count() or 1), help="Worker processes; they don't change the result."),
 ) -> None:
     """Generate a small action data set in UCF-101's layout, to try everything without a download.
@@ -51,6 +52,7 @@ def demo_videos(
         fps=fps,
         seed=seed,
         difficulty=parse_difficulty(difficulty),
+        audio=audio,
     )
     start = time.monotonic()
     num_written = _generate_with_progress(out, config, workers)

@@ -50,6 +50,7 @@ class DemoConfig:
     fps: int = 25
     seed: int = 0
     difficulty: float = DIFFICULTIES["medium"]
+    audio: bool = False  # whether the videos have sound
 
     def __post_init__(self) -> None:
         _check_range("classes", self.num_classes, 2, len(CLASS_NAMES))

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -27,12 +28,14 @@ from preprocess.synthetic.appearance import CLASS_BACKGROUNDS, sample_appearance
 from preprocess.synthetic.config import ClipName, DemoConfig
 from preprocess.synthetic.motions import MOTIONS
 from preprocess.synthetic.render import render
-from preprocess.synthetic.trajectory import sample_trajectory
+from preprocess.synthetic.sound import RATE, make_sound
+from preprocess.synthetic.trajectory import Trajectory, sample_trajectory
 
 CONFIG_FILE = "demo.json"  # the settings, written before the first video
 FORMAT_VERSION = 1  # increase it when the same settings give other bytes than before
 SPLITS_FOLDER = "splits"
 TEMPORARY_PATTERN = ".*.tmp"  # temporary names of `covid_cmsf.files`
+SOUND_SEED = 1  # apart from those of appearances and trajectories
 QUANTIZER = 3  # of 1 (best) to 31: no visible blocks
 LAMBDA = 118  # FFmpeg's FF_QP2LAMBDA: its unit of `global_quality`
 
@@ -55,6 +58,8 @@ def missing_clips(out: Path, config: DemoConfig) -> list[ClipName]:
 def prepare_folder(out: Path, config: DemoConfig) -> None:
     """Create the folder with its settings file, or check that it was created with the same settings."""
     wanted = {"format": FORMAT_VERSION, **asdict(config)}
+    if not config.audio:
+        del wanted["audio"]  # as sets were marked before there was sound
     marker = out / CONFIG_FILE
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"{out} is a file; demo-videos needs a folder")
@@ -96,28 +101,48 @@ def render_clip(name: ClipName, config: DemoConfig) -> NDArray[np.uint8]:
     The appearance is seeded per group, the trajectory per clip.
     """
     motion = MOTIONS[name.class_name]
-    group_seed = [config.seed, crc32(name.class_name.encode()), name.group]
     appearance = sample_appearance(
-        np.random.default_rng(group_seed),
+        np.random.default_rng(_group_seed(name, config)),
         kind=motion.kind,
         class_background=CLASS_BACKGROUNDS[name.class_name],
         width=config.width,
         height=config.height,
         difficulty=config.difficulty,
     )
-    trajectory = sample_trajectory(
-        np.random.default_rng([*group_seed, name.clip]),
-        motion,
+    return render(appearance, clip_trajectory(name, config))
+
+
+def clip_trajectory(name: ClipName, config: DemoConfig) -> Trajectory:
+    """Draw what moves in a clip, from its name and the settings alone."""
+    return sample_trajectory(
+        np.random.default_rng([*_group_seed(name, config), name.clip]),
+        MOTIONS[name.class_name],
         num_frames=config.num_frames,
         fps=config.fps,
         difficulty=config.difficulty,
     )
-    return render(appearance, trajectory)
+
+
+def clip_sound(name: ClipName, config: DemoConfig) -> NDArray[np.int16]:
+    """Make the sound of a clip: its pitch is drawn per clip, the place that it is heard in per group."""
+    seed = [*_group_seed(name, config), SOUND_SEED]
+    return make_sound(
+        clip_trajectory(name, config).bodies,
+        fps=config.fps,
+        clip=np.random.default_rng([*seed, name.clip]),
+        place=np.random.default_rng(seed),
+        difficulty=config.difficulty,
+    )
+
+
+def _group_seed(name: ClipName, config: DemoConfig) -> list[int]:
+    return [config.seed, crc32(name.class_name.encode()), name.group]
 
 
 def write_clip(out: Path, name: ClipName, config: DemoConfig) -> None:
     """Render a clip and write its video file below the folder `out`."""
-    write_bytes(out / name.path, encode(render_clip(name, config), config.fps))
+    sound = clip_sound(name, config) if config.audio else None
+    write_bytes(out / name.path, encode(render_clip(name, config), config.fps, sound))
 
 
 def write_clips(out: Path, names: list[ClipName], config: DemoConfig, workers: int) -> Generator[ClipName, None, None]:
@@ -152,8 +177,8 @@ def _exit_with_parent() -> None:
     os._exit(1)
 
 
-def encode(frames: NDArray[np.uint8], fps: int) -> bytes:
-    """Encode RGB frames (T, H, W, 3) as an AVI file with MPEG-4 part 2 (XVID), deterministically."""
+def encode(frames: NDArray[np.uint8], fps: int, sound: NDArray[np.int16] | None = None) -> bytes:
+    """Encode RGB frames (T, H, W, 3) as an AVI file with MPEG-4 part 2 (XVID), deterministically; sound (S,) as PCM."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="avi", options={"fflags": "+bitexact"}) as container:
         stream = container.add_stream("mpeg4", rate=fps)
@@ -166,9 +191,17 @@ def encode(frames: NDArray[np.uint8], fps: int) -> bytes:
             "global_quality": str(QUANTIZER * LAMBDA),
             "g": "12",
         }
-        for frame in frames:
+        audio = None if sound is None else container.add_stream("pcm_s16le", rate=RATE, layout="mono")
+        for number, frame in enumerate(frames):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+            if audio is not None and sound is not None:
+                first, end = (round(one * RATE / fps) for one in (number, number + 1))
+                samples = av.AudioFrame.from_ndarray(sound[None, first:end], format="s16", layout="mono")
+                samples.sample_rate, samples.pts, samples.time_base = RATE, first, Fraction(1, RATE)
+                container.mux(audio.encode(samples))
         container.mux(stream.encode(None))
+        if audio is not None:
+            container.mux(audio.encode(None))
     return buffer.getvalue()
 
 
