@@ -64,7 +64,7 @@ Modality = Annotated[
     str | None,
     typer.Option(
         "--modality",
-        help="rgb, flow, residual_flow, motion, residual_motion, rgbdiff or frame (center frame, for 2D networks).",
+        help="rgb, flow, residual_flow, motion, residual_motion, rgbdiff, frame (center frame, for 2D networks), audio",
         show_default=False,
     ),
 ]

@@ -38,7 +38,9 @@ def train(
     modality: Annotated[
         str | None,
         typer.Option(
-            "--modality", help="rgb, flow, residual_flow, motion, residual_motion, rgbdiff or frame", show_default=False
+            "--modality",
+            help="rgb, flow, residual_flow, motion, residual_motion, rgbdiff, frame or audio",
+            show_default=False,
         ),
     ] = None,
     epochs: Annotated[

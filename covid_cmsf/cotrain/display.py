@@ -127,10 +127,10 @@ def stage_costs(stages: Sequence[Stage]) -> dict[str, float | None]:
 
 
 def clip_shape(config: TrainConfig) -> tuple[int, ...]:
-    """Return (T, H, W), or (H, W) of single frames."""
-    single_frame = get_modality(config.modality).single_frame
-    size = config.views.frame_size if single_frame else config.views.size
-    return (size, size) if single_frame else (config.views.length, size, size)
+    """Return (T, H, W), or (H, W) of an image."""
+    modality = get_modality(config.modality)
+    length, size = config.views.view_shape(modality)
+    return (size, size) if modality.is_image else (length, size, size)
 
 
 @cache

@@ -192,7 +192,7 @@ def _stage_evaluation(plan: PlanConfig, spec: StageConfig, config: TrainConfig |
 
 def stage_values(plan: PlanConfig, spec: StageConfig, *, base: Values) -> Values:
     """Return the training configuration of a stage: `base` <- `defaults` <- the stage's keys, later ones win."""
-    layers = [base, plan.defaults, spec.overrides]
+    layers = [base, plan.defaults_of(spec.modality), spec.overrides]
     layers += [{"method": spec.method}] if spec.method else []
     layers += [{"modality": spec.modality}] if spec.modality is not None else []
     layers += [{"schedule": {"epochs": spec.epochs}}] if spec.epochs is not None else []

@@ -35,7 +35,7 @@ class StageConfig(Config):
 
     name: str = Field(description="also the name of its folder")
     modality: str | None = Field(
-        default=None, description="rgb, flow, residual_flow, motion, residual_motion, rgbdiff or frame"
+        default=None, description="rgb, flow, residual_flow, motion, residual_motion, rgbdiff, frame or audio"
     )
     config: str | None = Field(default=None, description="a training run: a name, or a file relative to the plan")
     section: Literal["pretrain", "cmsf"] | None = Field(
@@ -124,6 +124,9 @@ class PlanConfig(Config):
     """What to train, in which order, from which init, with which guide."""
 
     defaults: TrainValues = Field(default={}, description="training configuration that all stages share")
+    modality_defaults: dict[str, TrainValues] = Field(
+        default={}, description="merged over `defaults` for one modality: {audio: {encoder: r10_small}}"
+    )
     stages: tuple[StageConfig, ...] = ()
     rounds: int = Field(default=0, ge=0, description="alternations; each trains every modality once")
     guides: tuple[str, ...] = Field(
@@ -187,7 +190,7 @@ class PlanConfig(Config):
                     f"guides has {address!r}, which is no network of another library, such as timm:NAME; runs and "
                     "files guide a stage of `stages`"
                 )
-        for name in self.modalities:
+        for name in (*self.modalities, *self.modality_defaults):
             known_modality(name)
         for name in self.pretrain_overrides:
             if name not in self.modalities:
@@ -215,6 +218,10 @@ class PlanConfig(Config):
         splits: tuple[str | None, ...] = self.splits or (None,)
         seeds: tuple[int | None, ...] = self.seeds or (None,)
         return [(split, seed) for split in splits for seed in seeds]
+
+    def defaults_of(self, modality: str | None) -> Values:
+        """Return `defaults` with what differs for one modality."""
+        return merge_layers(self.defaults, self.modality_defaults.get(modality or "", {}))
 
     def pretrain_values(self, modality: str) -> Values:
         """Return `pretrain` with the overrides of one modality."""
@@ -265,6 +272,7 @@ def check_sections(plan: PlanConfig, *, origin: str) -> None:
     """
     check_partial(TrainConfig, plan.defaults, origin=f"{origin}, section defaults")
     sections: dict[str, Values] = {"pretrain": plan.pretrain, "cmsf": plan.cmsf_train_values}
+    sections |= {f"modality_defaults.{modality}": values for modality, values in plan.modality_defaults.items()}
     for modality, values in plan.pretrain_overrides.items():
         sections[f"pretrain_overrides.{modality}"] = merge_layers(plan.pretrain, values)
     for control, values in plan.control_overrides.items():

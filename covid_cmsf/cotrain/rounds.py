@@ -111,8 +111,10 @@ def _baseline_stages(plan: PlanConfig) -> list[StageConfig]:
         if name == "chance":
             continue  # a row of the table, computed from any stage's result
         if name == "random":
-            encoder = str(plan.defaults.get("encoder", "s3d"))
-            stages += [StageConfig(name=f"random-{one}", modality=one, random=encoder) for one in plan.modalities]
+            encoders = {one: str(plan.defaults_of(one).get("encoder", "s3d")) for one in plan.modalities}
+            stages += [
+                StageConfig(name=f"random-{one}", modality=one, random=encoder) for one, encoder in encoders.items()
+            ]
         else:
             modality = "rgb" if name == "color" else "flow"
             stages.append(StageConfig(name=f"{name}-histogram", modality=modality, histogram=name))

@@ -198,8 +198,9 @@ def load_stage_model(stage: Stage) -> EvalModel:
     if stage.spec.histogram is not None:
         return create_histogram_model(stage.spec.histogram)
     if stage.spec.random is not None:
-        size = stage.views.frame_size if stage.modality == "frame" else stage.views.size
-        length = 1 if stage.modality == "frame" else stage.views.length
+        seen = get_modality(stage.modality)
+        length = 1 if seen.single_frame else stage.views.length
+        _, size = stage.views.view_shape(seen)
         return create_random_model(
             stage.spec.random,
             modality=stage.modality,

@@ -19,7 +19,7 @@ from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.views.augment_params import AugmentParams, sample_augment_params
 from covid_cmsf.views.batch_augment import augment_batch, plan_batch
 from covid_cmsf.views.dataset import required_frames
-from covid_cmsf.views.modalities import MODALITIES, Modality, compensate_camera, get_modality
+from covid_cmsf.views.modalities import MODALITIES, Modality, assemble, get_modality
 from covid_cmsf.views.ops import crop_resize, interpolate
 from covid_cmsf.views.pipeline import finish_view
 from covid_cmsf.views.presets import get_preset
@@ -69,13 +69,13 @@ class InputTransform:
         )
 
     def __call__(self, frames: Tensor | NDArray[np.generic], *, levels: FlowLevels | None = None) -> Tensor:
-        """Return the clip (C, length, size, size), float32; (C, size, size) for an encoder of single frames.
+        """Return the clip (C, length, size, size), float32; for an encoder of images or of sound (C, size, size).
 
-        RGB frames are uint8, (T, H, W, 3) or (T, 3, H, W). Flow is (T, H, W, 2) or (T, 2, H, W), x first: floats in
-        pixels, or the uint8 `levels` of a clip store (`clips.flow_levels(record)`; default: those of the clips that the
-        encoder was trained on, or CoCLR's if they are unknown). Flow stays in pixels of the given frames,
-        so compute it at the frame size that the encoder was trained with. Shorter videos are padded with their first
-        frame, as in training.
+        RGB frames are uint8, (T, H, W, 3) or (T, 3, H, W). Sound is uint8 (T, 1, H, W), as a clip store has it.
+        Flow is (T, H, W, 2) or (T, 2, H, W), x first: floats in pixels, or the uint8 `levels` of a clip store
+        (`clips.flow_levels(record)`; default: those of the clips that the encoder was trained on, or CoCLR's if they
+        are unknown). Flow stays in pixels of the given frames, so compute it at the frame size that the encoder was
+        trained with. Shorter videos are padded with their first frame, as in training.
         """
         tensor = self._check_frames(torch.as_tensor(frames))
         levels = levels or self._choose_levels(tensor)
@@ -89,7 +89,7 @@ class InputTransform:
 
     def from_stored(self, raw: Tensor, *, levels: FlowLevels) -> Tensor:
         """Return the clip of one window, whose frames (T, C, H, W) are uint8 as a clip store has them."""
-        raw = compensate_camera(raw, self.modality, levels=levels)
+        raw = assemble(raw, self.modality, levels=levels)
         center = get_preset("eval", self.modality.kind, size=self.size, center=self.crop)
         if self.resize is not None:
             raw, center = self.resize.apply(raw, center)
@@ -123,9 +123,9 @@ class InputTransform:
         return self.flow.choose_levels(frames.shape[-1], frames.shape[-2], motion)
 
     def _check_frames(self, frames: Tensor) -> Tensor:
-        """Return (T, C, H, W) with the stored channels: three of RGB, two of flow."""
+        """Return (T, C, H, W) with the stored channels: three of RGB, two of flow, one of sound."""
         is_flow = self.modality.is_flow
-        channels = 2 if is_flow else 3
+        channels = 2 if is_flow else 1 if self.modality.spectrogram else 3
         if frames.dim() != 4 or channels not in (frames.shape[1], frames.shape[-1]):
             raise ValueError(
                 f"frames of shape {tuple(frames.shape)}: {self.modality.name} takes (T, H, W, {channels}) or "

@@ -14,6 +14,7 @@ MODALITY_NAMES = {
     "residual_flow": "flow without the camera's pan",
     "motion": "motion vectors",
     "residual_motion": "motion vectors without the camera's pan",
+    "audio": "sound",
 }
 
 

@@ -12,6 +12,7 @@ MODALITY_COLORS = {
     "residual_motion": "#ee6677",
     "frame": "#228833",
     "rgbdiff": "#aa3377",
+    "audio": "#33a6c9",
 }
 OTHER_COLOR = "#888888"
 LIGHTER = 0.35  # fraction of white, for stages that are no rounds

@@ -72,8 +72,8 @@ def build_components(config: TrainConfig, dist: DistributedContext, *, clips: Cl
     )
     target = make_target(network) if method.has_target else None
     network, target = _prepare_networks(network, target, config, dist)
-    frames = 1 if seen.single_frame else config.views.length
-    pixels = config.views.frame_size if seen.single_frame else config.views.size
+    frames = 1 if seen.single_frame else config.views.length  # of a window, also if its sound is one picture
+    _, pixels = config.views.view_shape(seen)
     metadata = network_metadata(
         network,
         input_size=(frames, pixels, pixels),

@@ -24,7 +24,8 @@ class GuideConfig(Config):
         "transformers:FOLDER"
     )
     modality: str = Field(
-        description="its input: rgb, flow, residual_flow, motion, residual_motion, rgbdiff, or frame for a 2D network; "
+        description="its input: rgb, flow, residual_flow, motion, residual_motion, rgbdiff, audio, or frame for a 2D "
+        "network; "
         "default of timm:NAME: frame, of torchvision:NAME and transformers:FOLDER: rgb"
     )
     branch: str | None = Field(
@@ -264,8 +265,8 @@ class TrainConfig(Config):
     subset: str = Field(default="train", description="subset of the split to train on")
     modality: str = Field(
         default="rgb",
-        description="input of the network that is trained: rgb, flow, residual_flow, motion, residual_motion, rgbdiff "
-        "or frame",
+        description="input of the network that is trained: rgb, flow, residual_flow, motion, residual_motion, rgbdiff, "
+        "frame or audio",
     )
     encoder: str = Field(default="s3d", description="a name from `covid-cmsf models list`")
     init: str | None = Field(default=None, description="run folder or weights file to start from; null: random weights")

@@ -131,8 +131,7 @@ def _bank(components: TrainComponents) -> str:
 def _activations(config: TrainConfig) -> str:
     """Describe what a step keeps per clip for the encoder's backward pass: memory that grows with the batch."""
     seen = get_modality(config.modality, flow_style=config.views.flow_style)
-    size = config.views.frame_size if seen.single_frame else config.views.size
-    frames = 1 if seen.single_frame else config.views.length
+    frames, size = config.views.view_shape(seen)
     chosen = config.runtime.gradient_checkpointing
     kept = {
         on: activation_bytes(

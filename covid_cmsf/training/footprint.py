@@ -52,12 +52,10 @@ def estimate_footprint(config: TrainConfig) -> Footprint:
     Heads are taken as configured: one that is reused from `init` may differ, as may the width of a guide's column.
     """
     seen = get_modality(config.modality, flow_style=config.views.flow_style)
-    size = config.views.frame_size if seen.single_frame else config.views.size
+    frames, size = config.views.view_shape(seen)
     encoder = meta_encoder(config.encoder, seen.num_channels)
     with torch.device("meta"):
-        encoder.check_clip(
-            torch.empty(1, seen.num_channels, 1 if seen.single_frame else config.views.length, size, size)
-        )
+        encoder.check_clip(torch.empty(1, seen.num_channels, frames, size, size))
         projector = MLP(_projector_layout(config, encoder.num_features))
         method = config.method.build(num_classes=1, embedding_dim=1)
         predictor = make_predictor(projector, encoder) if method.has_predictor else None
@@ -136,8 +134,7 @@ def sample_bytes(config: TrainConfig, *, frame_pixels: int, deferred: bool) -> i
     total = 0
     for name in [config.modality, *in_target]:
         modality = get_modality(name, flow_style=config.views.flow_style)
-        length = 1 if modality.single_frame else config.views.length
-        size = config.views.frame_size if modality.single_frame else config.views.size
+        length, size = config.views.view_shape(modality)
         if not deferred:
             total += 4 * modality.num_channels * length * size**2
             continue

@@ -34,6 +34,15 @@ class ColorJitterParams:
 
 
 @dataclass(frozen=True)
+class SoundParams:
+    """What is hidden of a spectrogram, from and to fractions of its width (time) and height (mels), and its gain."""
+
+    time_mask: tuple[float, float]
+    mel_mask: tuple[float, float]
+    gain: float  # share of the levels
+
+
+@dataclass(frozen=True)
 class AugmentParams:
     """All random parameters of a view; None: the operation is not applied."""
 
@@ -41,6 +50,7 @@ class AugmentParams:
     color_jitter: ColorJitterParams | None
     gray_channel: int | None  # -1: luma; 0, 1, 2: that channel
     blur_sigma: float | None
+    sound: SoundParams | None = None
 
 
 def sample_augment_params(
@@ -48,8 +58,8 @@ def sample_augment_params(
 ) -> AugmentParams:
     """Draw the parameters of one view of a clip with frames of height x width pixels.
 
-    All draws but the crop's attempts, which come last, take the same number of values from `rng` whatever their
-    outcome, so pipelines with the same seed have the same flips and colors.
+    All draws but the crop's attempts and a spectrogram's masks, which come last, take the same number of values from
+    `rng` whatever their outcome, so pipelines with the same seed have the same flips and colors.
     """
     flip, jitter, gray, blur = rng.random(4)
     factors = rng.random(4)
@@ -71,13 +81,26 @@ def sample_augment_params(
         else None,
         gray_channel=(channel if augmentation.gray_by == "channel" else -1) if gray < augmentation.gray else None,
         blur_sigma=sigma if blur < augmentation.blur else None,
+        sound=sample_sound(augmentation, rng) if augmentation.changes_sound else None,
     )
+
+
+def sample_sound(augmentation: Augmentation, rng: np.random.Generator) -> SoundParams:
+    """Draw one mask of time, one of mels, each of uniform width and place, and the gain."""
+    masks = []
+    for most in (augmentation.time_mask, augmentation.mel_mask):
+        width, place = rng.random(2) * (most, 1.0)
+        start = float(place * (1 - width))
+        masks.append((start, start + float(width)))
+    return SoundParams(masks[0], masks[1], gain=float(rng.uniform(-1, 1) * augmentation.gain))
 
 
 def sample_geometry(
     augmentation: Augmentation, rng: np.random.Generator, *, height: int, width: int, flip: bool
 ) -> GeometryParams:
-    """Draw a crop of random area and aspect ratio, up to `attempts` times until it fits; or take the center square."""
+    """Draw a crop of random area and aspect ratio, up to `attempts` times until it fits; or a fixed one."""
+    if augmentation.whole:
+        return GeometryParams(0, 0, 1, 1, flip)
     if augmentation.center is not None:
         side = augmentation.center * min(height, width)
         return _center_crop(side, side, height, width, flip)

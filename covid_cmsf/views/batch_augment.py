@@ -251,7 +251,7 @@ def _finish(clips: Tensor, plan: BatchAugment) -> Tensor:
     clips = torch.addcmul(shift, clips, scale)
     if plan.hue_places:  # only then were samples reordered
         clips = clips.index_select(0, plan.rows[:batch])
-    return clips[:, 0] if modality.single_frame else clips.transpose(1, 2)
+    return clips[:, 0] if modality.is_image else clips.transpose(1, 2)
 
 
 def _jitter_(clips: Tensor, plan: BatchAugment) -> None:

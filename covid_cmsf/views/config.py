@@ -23,7 +23,7 @@ class ViewConfig(Config):
     modalities: tuple[str, ...] = Field(
         default=("rgb", "flow"),
         min_length=1,
-        description="rgb, flow, residual_flow, motion, residual_motion, rgbdiff, frame; training adds what it needs",
+        description="rgb, flow, residual_flow, motion, residual_motion, rgbdiff, frame, audio; a run adds some",
     )
     length: int = Field(default=32, ge=1, description="frames per clip")
     stride: int = Field(default=1, ge=1, description="temporal stride, in frames")
@@ -64,6 +64,10 @@ class ViewConfig(Config):
         if crop is not None and not 0 < crop[0] <= crop[1] <= 1:
             raise ValueError(f"crop is [{crop[0]}, {crop[1]}]; it must be [low, high] with 0 < low <= high <= 1")
         return crop
+
+    def view_shape(self, modality: Modality) -> tuple[int, int]:
+        """Return the frames of a view, 1 for an image, and its height and width in pixels."""
+        return 1 if modality.is_image else self.length, self.frame_size if modality.single_frame else self.size
 
     def get_modalities(self) -> list[Modality]:
         """Return the `Modality` objects of `modalities`."""

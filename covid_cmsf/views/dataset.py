@@ -6,6 +6,7 @@ Shapes: T frames, C channels, H x W pixels.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -20,8 +21,8 @@ from covid_cmsf.config import validate
 from covid_cmsf.views.augment_params import AugmentParams, GeometryParams, sample_augment_params
 from covid_cmsf.views.batch import Batch, Sample, Views, collate
 from covid_cmsf.views.config import ViewConfig
-from covid_cmsf.views.modalities import Modality, compensate_camera
-from covid_cmsf.views.ops import crop_resize
+from covid_cmsf.views.modalities import Modality, assemble
+from covid_cmsf.views.ops import change_sound, crop_resize
 from covid_cmsf.views.pipeline import finish_view
 from covid_cmsf.views.presets import ViewSpec, get_preset, sample_view_specs
 
@@ -58,8 +59,8 @@ class ViewDataset(Dataset[Sample]):
         config: clips and augmentation (default: the paper's, 32 frames of 128 pixels).
         split: name of a split of the clips.
         subset: train (default), test or val.
-        modalities: rgb, flow, residual_flow, motion, residual_motion, rgbdiff, frame; overrides the config, as do
-            the next three.
+        modalities: rgb, flow, residual_flow, motion, residual_motion, rgbdiff, frame, audio; overrides the config, as
+            do the next three.
         length: frames per clip.
         stride: temporal stride, in frames.
         size: height and width of a view, in pixels.
@@ -183,7 +184,7 @@ class ViewDataset(Dataset[Sample]):
             if modality not in wanted:
                 continue
             raw = stored[modality.name]
-            size = self.config.frame_size if modality.single_frame else self.config.size
+            _, size = self.config.view_shape(modality)
             augmentation = get_preset(
                 spec.preset, modality.kind, size=size, scale=self.config.crop, blur=self.config.blur
             )
@@ -191,6 +192,8 @@ class ViewDataset(Dataset[Sample]):
             augment_params = sample_augment_params(
                 augmentation, np.random.default_rng(params_seed), height=height, width=width
             )
+            if augment_params.sound is not None:  # here also if the rest is deferred: the picture is small
+                raw = change_sound(raw, augment_params.sound, hidden=round(255 * modality.mean[0]))
             if not self.defer:
                 view = crop_resize(raw, augment_params.geometry, augmentation.size)
                 raw = finish_view(view, augment_params, modality, levels=levels)
@@ -215,7 +218,7 @@ class ViewDataset(Dataset[Sample]):
         levels = self.clips.flow_levels(record)
         return [
             {
-                modality.name: compensate_camera(
+                modality.name: assemble(
                     _gather_frames(*decoded[modality.stored_modality], required_frames(modality, one, single=single)),
                     modality,
                     levels=levels,
@@ -262,7 +265,22 @@ def required_frames(modality: Modality, frame_indices: list[int], *, single: int
         return [frame_indices[single]]
     if modality.frame_difference:
         return frame_indices + [number + 1 for number in frame_indices]
+    if modality.spectrogram:
+        return _without_gaps(frame_indices)
     return frame_indices
+
+
+def _without_gaps(frame_indices: list[int]) -> list[int]:
+    """Return the frames of a clip and those that its stride leaves out: [0, 3, 6] becomes [0, 1, ..., 6].
+
+    A frame that padding repeats stands for as many frames as the others, so that a clip's length does not change.
+    """
+    if len(frame_indices) == 1:
+        return frame_indices
+    last = max(frame_indices)
+    stride = max(1, *(after - before for before, after in pairwise(frame_indices)))
+    filled = [min(number + step, last) for number in frame_indices[:-1] for step in range(stride)]
+    return [*filled, frame_indices[-1]]
 
 
 def _gather_frames(position_of: dict[int, int], frames: Tensor, frame_indices: list[int]) -> Tensor:

@@ -9,6 +9,9 @@
 | residual_motion | motion i        | (2, T, H, W) | as motion, minus the frame's median                         |
 | rgbdiff         | frames i, i + 1 | (3, T, H, W) | difference / 0.1; shows the motion of flow i                |
 | frame           | one frame       | (3, H, W)    | as rgb; an image, for 2D networks                           |
+| audio           | audio i         | (1, H, W)    | level / 255, mean 0.58, deviation 0.17; mels x time         |
+
+The spectrogram of a clip is one image, of all frames from its first to its last also if it has a stride.
 
 Shapes: T frames, C channels, H x W pixels.
 """
@@ -27,6 +30,7 @@ FlowStyle = Literal["motion", "coclr"]
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FLOW_STD = 4.0  # pixels; real motion has about this spread
 DIFFERENCE_STD = 0.1
+AUDIO_MEAN, AUDIO_STD = 0.58, 0.17  # of UCF-101's clips that have sound
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,12 @@ class Modality:
     frame_difference: bool = False  # frame i + 1 minus frame i
     single_frame: bool = False
     subtract_median: bool = False  # of each flow frame, which is mostly the camera's motion
+    spectrogram: bool = False  # the frames of a clip are joined along time to one image
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a view is an image (C, H, W), for 2D networks, instead of a clip."""
+        return self.single_frame or self.spectrogram
 
     @property
     def is_flow(self) -> bool:
@@ -81,6 +91,7 @@ MODALITIES = {
         "rgbdiff", "rgb", "rgb", 3, (0.0,) * 3, (DIFFERENCE_STD,) * 3, has_color=True, frame_difference=True
     ),
     "frame": Modality("frame", "rgb", "image", 3, IMAGENET_MEAN, IMAGENET_STD, has_color=True, single_frame=True),
+    "audio": Modality("audio", "audio", "audio", 1, (AUDIO_MEAN,), (AUDIO_STD,), has_color=False, spectrogram=True),
 }
 # The input of CoCLR's released flow networks: (128, y, x) as a color image, flipped without a change of sign, and
 # augmented as RGB is: color jitter, gray and blur in strong views (Han et al. 2020).
@@ -110,6 +121,16 @@ def compensate_camera(raw: Tensor, modality: Modality, *, levels: FlowLevels) ->
     median = raw.flatten(2).median(2).values.int()
     shift = round(-levels.offset / levels.step) - median
     return (raw.int() + shift[..., None, None]).clamp_(0, 255).to(torch.uint8)
+
+
+def assemble(raw: Tensor, modality: Modality, *, levels: FlowLevels) -> Tensor:
+    """Return the stored frames of a window, uint8 (T, C, H, W), as they are cropped and resized.
+
+    Those of a spectrogram become one image (1, C, H, T W), those of residual flow lose the camera's pan.
+    """
+    if modality.spectrogram:
+        return raw.permute(1, 2, 0, 3).flatten(2).unsqueeze(0)
+    return compensate_camera(raw, modality, levels=levels)
 
 
 def dequantize(raw: Tensor, modality: Modality, *, levels: FlowLevels, out: Tensor | None = None) -> Tensor:

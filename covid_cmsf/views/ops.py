@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from covid_cmsf.views.augment_params import ColorJitterParams, GeometryParams
+from covid_cmsf.views.augment_params import ColorJitterParams, GeometryParams, SoundParams
 
 LUMA = (0.2989, 0.587, 0.114)
 
@@ -149,3 +149,17 @@ def blur_(clip: Tensor, sigma: float) -> Tensor:
         clip.add_(padded[..., radius - i : radius - i + height, :], alpha=weight)
         clip.add_(padded[..., radius + i : radius + i + height, :], alpha=weight)
     return clip
+
+
+# Sound
+
+
+def change_sound(spectrogram: Tensor, params: SoundParams, *, hidden: int) -> Tensor:
+    """Return a spectrogram, uint8 (..., H, W), louder or softer, with masked mels and times at the level `hidden`."""
+    changed = (spectrogram.int() + round(255 * params.gain)).clamp_(0, 255).to(torch.uint8)
+    height, width = spectrogram.shape[-2:]
+    first, end = (round(fraction * height) for fraction in params.mel_mask)
+    changed[..., first:end, :] = hidden
+    first, end = (round(fraction * width) for fraction in params.time_mask)
+    changed[..., first:end] = hidden
+    return changed

@@ -34,7 +34,7 @@ def finish_view(raw: Tensor, params: AugmentParams, modality: Modality, *, level
         clip = _augment_colors(raw, params, modality, levels)
     else:
         clip = dequantize_and_normalize(raw, modality, levels=levels, flipped=flipped)
-    return clip[0] if modality.single_frame else clip.transpose(0, 1)
+    return clip[0] if modality.is_image else clip.transpose(0, 1)
 
 
 def _augment_colors(raw: Tensor, params: AugmentParams, modality: Modality, levels: FlowLevels) -> Tensor:

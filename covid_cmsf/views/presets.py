@@ -17,7 +17,7 @@ from pydantic import Field
 
 from covid_cmsf.config import Config
 
-InputKind = Literal["rgb", "flow", "image"]
+InputKind = Literal["rgb", "flow", "image", "audio"]
 
 
 class Augmentation(Config):
@@ -39,30 +39,49 @@ class Augmentation(Config):
     gray_by: Literal["luma", "channel"] = "luma"
     blur: float = Field(default=0.0, ge=0, le=1)
     sigma: tuple[float, float] = (0.1, 2.0)
+    whole: bool = Field(default=False, description="no crop: resize the whole picture")
+    time_mask: float = Field(default=0.0, ge=0, le=1, description="longest stretch of a spectrogram that is hidden")
+    mel_mask: float = Field(default=0.0, ge=0, le=1, description="widest band of a spectrogram that is hidden")
+    gain: float = Field(default=0.0, ge=0, le=1, description="louder or softer, at most by this share of the levels")
+
+    @property
+    def changes_sound(self) -> bool:
+        """Whether spectrograms are masked, or made louder or softer."""
+        return max(self.time_mask, self.mel_mask, self.gain) > 0
 
 
+VISIBLE: tuple[InputKind, ...] = ("rgb", "flow", "image")
 STRONG = Augmentation(jitter=0.8, gray=0.2, blur=0.5)
 WEAK = Augmentation()
 STD = Augmentation(scale=(0.08, 1.0))
 FINETUNE = Augmentation(jitter=0.3)
+# A spectrogram is never cropped or mirrored: its place in the picture is a pitch and a time. Masks are those of
+# SpecAugment (Park et al. 2019), one of each kind; a gain of 0.06 is 6 dB.
+SOUND = Augmentation(whole=True, flip=0, gain=0.06)
+MASKED_SOUND = SOUND.model_copy(update={"time_mask": 0.3, "mel_mask": 0.3})
 PRESETS: dict[str, dict[InputKind, Augmentation]] = {
     # Flow is motion, not color: it is only cropped and flipped (with a change of sign). Flow as an image
     # (flow_style: coclr) is augmented as RGB.
-    "strong": {"rgb": STRONG, "flow": WEAK, "image": STRONG.model_copy(update={"size": 224})},
-    "weak": {"rgb": WEAK, "flow": WEAK, "image": WEAK.model_copy(update={"size": 224})},
-    "std": {"rgb": STD, "flow": STD, "image": STD.model_copy(update={"size": 224})},
-    "finetune": {"rgb": FINETUNE, "flow": WEAK, "image": FINETUNE.model_copy(update={"size": 224})},
+    "strong": {"rgb": STRONG, "flow": WEAK, "image": STRONG.model_copy(update={"size": 224}), "audio": MASKED_SOUND},
+    "weak": {"rgb": WEAK, "flow": WEAK, "image": WEAK.model_copy(update={"size": 224}), "audio": SOUND},
+    "std": {"rgb": STD, "flow": STD, "image": STD.model_copy(update={"size": 224}), "audio": SOUND},
+    "finetune": {
+        "rgb": FINETUNE,
+        "flow": WEAK,
+        "image": FINETUNE.model_copy(update={"size": 224}),
+        "audio": MASKED_SOUND,
+    },
     # The center square: 224 of 240 pixels for video (CoCLR's 224 crop of UCF-101), 224 of 256 for images.
     "eval": {
         "rgb": Augmentation(center=224 / 240, flip=0),
         "flow": Augmentation(center=224 / 240, flip=0),
         "image": Augmentation(center=224 / 256, flip=0, size=224),
+        "audio": Augmentation(whole=True, flip=0),
     },
-    "coclr": {
-        kind: STRONG.model_copy(update={"attempts": 1, "squash": True, "gray_by": "channel"})
-        for kind in ("rgb", "flow", "image")
-    },
-    "coclr_weak": {kind: WEAK.model_copy(update={"attempts": 1, "squash": True}) for kind in ("rgb", "flow", "image")},
+    "coclr": {kind: STRONG.model_copy(update={"attempts": 1, "squash": True, "gray_by": "channel"}) for kind in VISIBLE}
+    | {"audio": MASKED_SOUND},
+    "coclr_weak": {kind: WEAK.model_copy(update={"attempts": 1, "squash": True}) for kind in VISIBLE}
+    | {"audio": SOUND},
 }
 
 

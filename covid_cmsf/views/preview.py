@@ -89,10 +89,12 @@ def make_row(
     num_columns: int,
     levels: FlowLevels,
 ) -> PreviewRow:
-    """Return the row of a view (C, T, H, W), or (C, H, W) of a single frame."""
+    """Return the row of a view (C, T, H, W), or (C, H, W) of an image."""
     frame_numbers = [drawn.single_frame] if modality.single_frame else drawn.frame_indices
     shown = np.linspace(0, len(frame_numbers) - 1, min(num_columns, len(frame_numbers))).round().astype(int)
-    clip = view.unsqueeze(1) if modality.single_frame else view
+    if modality.spectrogram:
+        frame_numbers, shown = drawn.frame_indices[:1], np.array([0])  # one picture, which begins there
+    clip = view.unsqueeze(1) if modality.is_image else view
     values = denormalize(clip[:, shown].transpose(0, 1).numpy(), modality)  # (T, C, H, W)
     strength = STRENGTHS.get(drawn.preset, drawn.preset)
     lines = [*textwrap.wrap(video_id, LABEL_CHARACTERS, max_lines=3), f"{modality.name}, {view_name}: {strength}"]
@@ -101,7 +103,8 @@ def make_row(
         lines.append(f"full color: {scale:.2g} px per frame")
     else:
         scale = 0.0
-        images = [np.rint(one.transpose(1, 2, 0).clip(0, 1) * 255).astype(np.uint8) for one in values]
+        pixels = np.rint(values.transpose(0, 2, 3, 1).clip(0, 1) * 255).astype(np.uint8)
+        images = list(pixels[..., 0] if modality.spectrogram else pixels)
     return PreviewRow("\n".join(lines), images, [frame_numbers[index] for index in shown], scale)
 
 
@@ -116,7 +119,7 @@ def _draw_row(cells: NDArray[Any], row: PreviewRow) -> None:
     for axis in cells:
         axis.axis("off")
     for axis, image, number in zip(cells, row.images, row.frame_numbers, strict=False):
-        axis.imshow(image, interpolation="nearest")
+        axis.imshow(image, interpolation="nearest", cmap="magma", vmin=0, vmax=255)  # colors are for spectrograms
         axis.text(0.03, 0.96, str(number), color="white", fontsize=6, va="top", transform=axis.transAxes,
                   bbox={"facecolor": "black", "alpha": 0.5, "pad": 1, "linewidth": 0})  # fmt: skip
     label = row.label.replace("$", r"\$")

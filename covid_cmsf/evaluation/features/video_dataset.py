@@ -16,7 +16,7 @@ from covid_cmsf.evaluation.features.protocol import CroppedClip, EvalProtocol, c
 from covid_cmsf.views.augment_params import AugmentParams, GeometryParams, sample_augment_params
 from covid_cmsf.views.dataset import num_usable_frames, required_frames
 from covid_cmsf.views.loader import init_worker, worker_start_method
-from covid_cmsf.views.modalities import compensate_camera
+from covid_cmsf.views.modalities import assemble
 from covid_cmsf.views.ops import crop_resize
 
 CROPS = (1, 5, 10)
@@ -60,6 +60,8 @@ class VideoDataset(Dataset[DecodedVideo]):
     ) -> None:
         if num_crops not in CROPS:
             raise ValueError(f"num_crops = {num_crops}: choose from {', '.join(map(str, CROPS))}")
+        if num_crops > 1 and eval_protocol.resolve_modality().spectrogram:
+            raise ValueError(f"num_crops = {num_crops}: a spectrogram is not cropped; 1 is needed")
         self.clips, self.records, self.subsets = clips, records, subsets
         self.eval_protocol, self.num_crops = eval_protocol, num_crops
         self.modality = eval_protocol.resolve_modality()
@@ -87,18 +89,23 @@ class VideoDataset(Dataset[DecodedVideo]):
         frame_indices = sorted({frame for frames in window_frame_numbers for frame in frames})
         levels = self.clips.flow_levels(record) if self.modality.is_flow else COCLR_LEVELS
         raw = self.clips.read_raw(record, self.modality.stored_modality, frame_indices)
-        raw = compensate_camera(raw, self.modality, levels=levels)
+        position = {frame: i for i, frame in enumerate(frame_indices)}
+        window_frames = tuple(tuple(position[frame] for frame in frames) for frames in window_frame_numbers)
+        if self.modality.spectrogram:  # a picture per window
+            pictures = [assemble(raw[torch.tensor(one)], self.modality, levels=levels) for one in window_frames]
+            raw, window_frames = torch.cat(pictures), tuple((number,) for number in range(len(pictures)))
+        else:
+            raw = assemble(raw, self.modality, levels=levels)
         augmentation = eval_protocol.augmentation()
         if eval_protocol.resize is not None:
             raw, augmentation = eval_protocol.resize.apply(raw, augmentation)
         center = sample_augment_params(augmentation, rng, height=raw.shape[-2], width=raw.shape[-1])
         params = [replace(center, geometry=geometry) for geometry in crop_geometries(center.geometry, self.num_crops)]
-        position = {frame: i for i, frame in enumerate(frame_indices)}
         return DecodedVideo(
             index,
             crops=tuple(crop_resize(raw, one.geometry, eval_protocol.size) for one in params),
             params=tuple(params),
-            window_frames=tuple(tuple(position[frame] for frame in frames) for frames in window_frame_numbers),
+            window_frames=window_frames,
             starts=tuple(window[0] for window in windows),
             levels=levels,
         )

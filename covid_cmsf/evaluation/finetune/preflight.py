@@ -44,6 +44,13 @@ def check_finetune(
         problems.append(Problem("a learning rate is chosen on validation videos: --val-fraction above 0, or one --lr"))
     if config is not None and config.mode == "attentive" and eval_model is not None and not _has_map(eval_model):
         problems.append(Problem("the attentive probe needs a feature map, which this network does not give"))
+    if eval_protocol is not None and eval_protocol.resolve_modality().spectrogram:
+        problems.append(
+            Problem(
+                "classifiers on clips are trained on pictures, not on sound: measure its features "
+                "(`covid-cmsf extract`, then `covid-cmsf evaluate linear FILE`)"
+            )
+        )
     if clips is None:
         return problems
     if eval_protocol is not None:

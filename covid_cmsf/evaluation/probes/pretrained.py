@@ -98,7 +98,7 @@ def evaluate_classifier(
         [split_videos.records[index] for index in chosen],
         [split_videos.subsets[index] for index in chosen],
         eval_protocol,
-        num_crops=1 if eval_protocol.resolve_modality().single_frame else FINETUNE.num_crops,
+        num_crops=1 if eval_protocol.resolve_modality().is_image else FINETUNE.num_crops,
     )
     device = torch.device(device)
     predictions = predict_videos(network.to(device), data, num_workers=num_workers, device=device)

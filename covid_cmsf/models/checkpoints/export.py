@@ -16,6 +16,7 @@ from covid_cmsf.models.checkpoints.formats.coclr import to_coclr
 from covid_cmsf.models.checkpoints.load import LoadedWeights, load_weights
 from covid_cmsf.models.checkpoints.metadata import EncoderMetadata
 from covid_cmsf.models.encoder import Encoder
+from covid_cmsf.views.modalities import MODALITIES
 
 TOLERANCE = 1e-4  # relative to the largest feature value: other runtimes sum in another order
 ONNX_MODULES = ("onnx", "onnxscript", "onnxruntime")
@@ -67,9 +68,13 @@ def export_coclr(path: Path, loaded: LoadedWeights) -> float:
 
 
 def example_clip(metadata: EncoderMetadata) -> Tensor:
-    """Return two clips of noise (2, C, T, H, W) in the encoder's input size, from a fixed seed."""
+    """Return two clips of noise (2, C, T, H, W) in the encoder's input size, from a fixed seed; of sound, T is 1."""
+    frames, height, width = metadata.input_size
+    known = MODALITIES.get(metadata.modality)
+    if known is not None and known.spectrogram:
+        frames = 1  # one picture of all frames
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(2, metadata.in_channels, *metadata.input_size, generator=generator)
+    return torch.randn(2, metadata.in_channels, frames, height, width, generator=generator)
 
 
 def _contiguous_copy(encoder: Encoder) -> Encoder:
