@@ -50,16 +50,13 @@ class SoundReader:
         if not self._container.streams.audio or self._container.streams.audio[0].codec_context is None:
             self._container.close()
             raise ValueError("the file has no sound, or in a codec that is not known")
-        self._stream = self._container.streams.audio[0]
-        self._origin = origin
-        if start > SEEK_MARGIN and self._container.format.name in INDEXED_FORMATS and self._stream.time_base:
-            ticks = int((origin + Fraction(start - SEEK_MARGIN)) / (to_fraction(self._stream.time_base) or 1))
-            self._container.seek(ticks, stream=self._stream)
+        self._stream, self._origin = self._container.streams.audio[0], origin
+        self._seek(start)
         self._pieces: deque[tuple[int, Samples]] = deque()  # number of the first sample, samples
         self._decoding = self._decode()
         self._end = 0  # of the piece that was decoded last
         self._dropped = -KEPT  # samples before this one are forgotten
-        self.has_samples = False
+        self.has_samples = self.has_damage = False
 
     def read(self, first: int, number: int) -> Samples:
         """Return samples [first, first + number); 0 where the file has none. `first` may go back by a second only."""
@@ -82,17 +79,30 @@ class SoundReader:
                 samples[low - first : high - first] = values[low - begin : high - begin]
         return samples
 
+    def _seek(self, start: float) -> None:
+        """Go to a little before `start`, in files where that is exact."""
+        time_base = to_fraction(self._stream.time_base)
+        if start <= SEEK_MARGIN or self._container.format.name not in INDEXED_FORMATS or time_base is None:
+            return
+        try:
+            self._container.seek(int((self._origin + Fraction(start - SEEK_MARGIN)) / time_base), stream=self._stream)
+        except (av.error.FFmpegError, OSError) as error:
+            self._container.close()
+            raise ValueError(f"seeking in the sound failed: {error}") from error
+
     def _decode(self) -> Iterator[tuple[int, Samples]]:
         """Yield pieces of sound with the number of their first sample."""
-        resampler, position = None, 0
+        resampler, position, known_format = None, 0, None
         expected = self._origin
         for frame in self._frames():
             time_base = to_fraction(frame.time_base)
             time = None if frame.pts is None or time_base is None else frame.pts * time_base
-            if resampler is None or (time is not None and abs(time - expected) > MAX_DRIFT):
+            new_format = (frame.format.name, frame.layout.name, frame.sample_rate)
+            has_gap = time is not None and abs(time - expected) > MAX_DRIFT
+            if resampler is None or has_gap or new_format != known_format:
                 if resampler is not None:
                     yield from _place(resampler.resample(None), position)
-                resampler = av.AudioResampler(format="fltp", rate=RATE)
+                resampler, known_format = av.AudioResampler(format="fltp", rate=RATE), new_format
                 expected = expected if time is None else time
                 position = round((expected - self._origin) * RATE)
             expected += Fraction(frame.samples, frame.sample_rate)
@@ -109,7 +119,7 @@ class SoundReader:
                 try:
                     yield from packet.decode()
                 except av.error.InvalidDataError:
-                    continue
+                    self.has_damage = True
         except (av.error.FFmpegError, OSError) as error:
             raise ValueError(f"reading the sound stopped: {error}") from error
 
@@ -152,9 +162,10 @@ def frame_spectra(
     """
     with FrameTimes(path) as video, closing(SoundReader(path, origin=video.origin(), start=start)) as sound:
         for time in video.times(start=start, end=end, fps=fps):
-            yield _spectra_at(sound, time, frame_seconds, info)
-            if not sound.has_samples:
+            picture = _spectra_at(sound, time, frame_seconds, info)
+            if sound.has_damage and not sound.has_samples:
                 raise ValueError("nothing of its sound can be decoded")
+            yield picture
 
 
 def _spectra_at(sound: SoundReader, time: float, seconds: Fraction, info: AudioInfo) -> NDArray[np.uint8]:

@@ -169,7 +169,9 @@ def make_sound_store(root: Path, *, groups: int = 5, num_frames: int = 24) -> Pa
     for name in clip_names(config):
         write_clip(root / "videos", name, config)
         video_id = name.path.removesuffix(".avi")
-        targets = {modality: clip_path(root / "clips", modality, video_id) for modality in info.modalities}
+        targets: dict[str, Path] = {
+            modality: clip_path(root / "clips", modality, video_id) for modality in info.modalities
+        }
         for target in targets.values():
             target.parent.mkdir(parents=True, exist_ok=True)
         made = asdict(convert(root / "videos" / name.path, targets, info, decoder="av", flow=None))

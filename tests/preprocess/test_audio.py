@@ -3,6 +3,7 @@
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -32,7 +33,8 @@ def bursts(times: list[float], seconds: float) -> NDArray[np.float32]:
     """Return silence with 20 ms of a loud tone at 2 kHz around each of the times."""
     at = np.arange(round(seconds * RATE)) / RATE
     loud = np.any([np.abs(at - time) < 0.01 for time in times], axis=0)
-    return (0.8 * loud * np.sin(2 * np.pi * 2000 * at)).astype(np.float32)
+    sound: NDArray[np.float32] = (0.8 * loud * np.sin(2 * np.pi * 2000 * at)).astype(np.float32)
+    return sound
 
 
 def convert_audio(path: Path, **changes: object) -> tuple[ClipMetadata, NDArray[np.uint8]]:
@@ -160,6 +162,22 @@ def test_gaps_and_late_sound_are_silent(tmp_path: Path) -> None:
     assert (pictures[:14] == 0).all() and (pictures[30:] == 0).all()
 
 
+def test_a_cut_after_the_end_of_the_sound_is_silent_and_damaged_sound_is_a_reason_to_skip(tmp_path: Path) -> None:
+    path = write_sound_video(tmp_path / "a.mkv", moving_square(100), bursts([0.1], 0.5)[None], codec="pcm_s16le")
+    _, pictures = convert_audio(path, cut=(2.5, 3.5))
+    assert pictures.shape == (25, 64, 4) and pictures.max() == 0
+    path = write_sound_video(tmp_path / "b.mkv", moving_square(30), bursts([0.1], 1.2)[None], codec="mp3")
+    with av.open(str(path)) as file:
+        packets = [bytes(packet) for packet in file.demux(file.streams.audio[0]) if packet.size]
+    content = path.read_bytes()
+    for packet in packets:
+        content = content.replace(packet, bytes([0xFF]) * len(packet))
+    path.write_bytes(content)
+    with pytest.raises(StageError) as error:
+        convert_audio(path)
+    assert error.value.stage == "audio" and "can be decoded" in error.value.reason
+
+
 def test_reading_piece_by_piece_equals_reading_at_once(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     noise = rng.uniform(-0.5, 0.5, (2, 60_000)).astype(np.float32)
@@ -196,3 +214,13 @@ def test_a_video_without_sound_is_skipped_and_a_collection_without_any_is_an_ear
 def test_stores_without_sound_keep_their_settings_and_their_hash() -> None:
     info = StoreInfo(modalities=("rgb",), short_edge=0, max_frames=0, quality=18)
     assert "audio" not in info.model_dump()
+
+
+@pytest.mark.real
+def test_clips_of_ucf101_that_have_sound_are_heard_in_every_frame(real_videos: Path, tmp_path: Path) -> None:
+    path = real_videos / "Archery" / "v_Archery_g24_c01.avi"  # MP3, cut out of a longer file
+    link = tmp_path / "a.avi"
+    link.symlink_to(path)
+    metadata, pictures = convert_audio(link)
+    assert len(pictures) == metadata.num_frames > 80
+    assert (pictures.max((1, 2)) > 60).mean() > 0.9 and pictures.std() > 20

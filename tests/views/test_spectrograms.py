@@ -123,7 +123,7 @@ def test_deferred_views_equal_those_of_workers(sounds: ClipStore) -> None:
 def test_training_evaluation_and_preprocess_prepare_a_window_alike(sounds: ClipStore) -> None:
     record = sounds.records[3]
     values = {"modality": "audio", "mean": AUDIO.mean, "std": AUDIO.std, "length": 4, "stride": 3, "size": 32}
-    data = VideoDataset(sounds, [record], ["test"], EvalProtocol(**values, num_windows=3))  # type: ignore[arg-type]
+    data = VideoDataset(sounds, [record], ["test"], EvalProtocol(**values, num_windows=3))
     video = data[0]
     views = list(video.views(data.eval_protocol, torch.device("cpu")))
     assert not video.error and len(views) == 3 and video.starts == (0, 7, 14)
@@ -133,7 +133,7 @@ def test_training_evaluation_and_preprocess_prepare_a_window_alike(sounds: ClipS
         small = torch.nn.functional.interpolate(joined[None, None], (32, 32), mode="bilinear", antialias=True)[0]
         assert (view - (small / 255 - AUDIO_MEAN) / AUDIO_STD).abs().max() < 0.03
     names = {"encoder": "r10_small", "in_channels": 1, "input_size": (4, 32, 32), "stride": 3, "bn_eps": 1e-5}
-    metadata = EncoderMetadata(**names, mean=AUDIO.mean, std=AUDIO.std, modality="audio")  # type: ignore[arg-type]
+    metadata = EncoderMetadata(**names, mean=AUDIO.mean, std=AUDIO.std, modality="audio")
     transform = InputTransform.from_metadata(metadata)
     assert torch.equal(transform(patches[7:17].to(torch.uint8)), views[1])
 
@@ -141,7 +141,7 @@ def test_training_evaluation_and_preprocess_prepare_a_window_alike(sounds: ClipS
 def test_sound_is_not_cropped_several_times(sounds: ClipStore) -> None:
     values = {"modality": "audio", "mean": AUDIO.mean, "std": AUDIO.std, "length": 4, "stride": 3, "size": 32}
     with pytest.raises(ValueError, match="not cropped"):
-        VideoDataset(sounds, [], [], EvalProtocol(**values, num_windows=3), num_crops=10)  # type: ignore[arg-type]
+        VideoDataset(sounds, [], [], EvalProtocol(**values, num_windows=3), num_crops=10)
 
 
 def test_views_of_sound_are_drawn(sounds: ClipStore, tmp_path: Path) -> None:
