@@ -140,7 +140,7 @@ def sample_bytes(config: TrainConfig, *, frame_pixels: int, deferred: bool) -> i
             continue
         shipped = frame_pixels or int(MAX_SHIPPED_VIEWS * size**2)
         pixels = shipped if shipped <= MAX_SHIPPED_VIEWS * size**2 else size**2
-        channels = 2 if modality.is_flow else 3
+        channels = 1 if modality.spectrogram else 2 if modality.is_flow else 3
         total += channels * length * (2 if modality.frame_difference else 1) * pixels
     return total
 
