@@ -148,7 +148,7 @@ def show_clips(
     ] = "",
     columns: Columns = 8,
 ) -> None:
-    """Draw a contact sheet as PNG: RGB frames above, color-coded flow below.
+    """Draw a contact sheet as PNG: RGB frames above, color-coded flow and motion vectors below.
 
     \b
     covid-cmsf clips show clips Archery -o sheet.png
@@ -161,6 +161,8 @@ def show_clips(
         found = [r for r in opened.records if r.video_id == video] or [r for r in opened.records if video in r.video_id]
     else:
         found = pick_examples(opened.records, MAX_SHOWN)
+    if not opened.records:
+        raise ValueError(f"{clips} has no videos (yet)")
     if not found:
         raise ValueError(f"no video id in {clips} contains {video!r}; an example: {opened.records[0].video_id!r}")
     save_contact_sheet(opened, found[:MAX_SHOWN], out, num_columns=columns)

@@ -12,7 +12,7 @@ import pytest
 from covid_cmsf import __version__
 from covid_cmsf.cli import doctor
 from covid_cmsf.cli.app import build_command
-from tests.factories import make_ucf
+from tests.factories import make_table_store, make_ucf
 
 COMMAND = [sys.executable, "-m", "covid_cmsf"]
 
@@ -104,6 +104,12 @@ def test_doctor_reports_a_folder_that_cannot_be_written() -> None:
     result = run("doctor", "/proc/nowhere", "--json")
     bad = [f for f in json.loads(result.stdout)["checks"] if f["status"] == "error"]
     assert result.returncode == 1 and [finding["name"] for finding in bad] == ["/proc/nowhere"]
+
+
+def test_a_store_without_videos_is_not_shown(tmp_path: Path) -> None:
+    arguments = ["clips", "show", str(make_table_store(tmp_path / "clips", classes=0)), "-o", str(tmp_path / "a.png")]
+    with pytest.raises(ValueError, match="clips has no videos"):
+        build_command()(arguments, standalone_mode=False)
 
 
 @pytest.mark.slow

@@ -1,16 +1,21 @@
 """The color wheel and the contact sheet."""
 
 import colorsys
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from covid_cmsf.clips import ClipStore
-from covid_cmsf.clips.contact_sheet import save_contact_sheet
+from covid_cmsf.clips.contact_sheet import TITLE_LINE, draw_rows, make_rows, make_title, save_contact_sheet
 from covid_cmsf.clips.flow_codec import COCLR_LEVELS, FlowLevels
 from covid_cmsf.clips.flow_color import color_wheel, color_wheel_image, draw_flow, flow_to_rgb
+from tests.factories import make_ucf
+from tests.preprocess.commands import preprocess
 
 
 def one(x: float, y: float, scale: float = 1.0) -> tuple[int, int, int]:
@@ -53,4 +58,41 @@ def test_still_areas_are_white_and_motion_is_not(levels: FlowLevels) -> None:
 def test_the_contact_sheet_is_a_picture_with_something_on_it(store: ClipStore, tmp_path: Path) -> None:
     save_contact_sheet(store, store.records[:2], tmp_path / "page.png", num_columns=4)
     picture = cv2.imread(str(tmp_path / "page.png"))
-    assert picture.shape[1] == 760 and picture.shape[0] > 400 and picture.std() > 20
+    assert picture.shape[1] == 890 and picture.shape[0] > 400 and picture.std() > 20
+    labels = picture[:, :100]
+    assert (labels[:, :4] == 255).all() and (labels < 100).any(), "a label is cut, or there is none"
+
+
+@pytest.mark.slow
+def test_each_kind_of_flow_has_its_own_scale(tmp_path: Path) -> None:
+    make_ucf(tmp_path / "videos", classes=1, groups=1, num_frames=12)
+    ended = preprocess(tmp_path / "videos", tmp_path / "clips", "--modalities", "rgb,flow,motion")
+    assert ended.returncode == 0, ended.stderr
+    both = ClipStore.open(tmp_path / "clips")
+    record = both.records[0]
+    rgb, flow, motion = rows = make_rows(both, record, 3)
+    for row in (flow, motion):
+        decoded = both.read(record, row.modality, row.frame_indices).numpy()
+        assert row.scale == draw_flow(decoded, both.flow_levels(record))[1]
+    assert rgb.scale == 0 and 0 < flow.scale != motion.scale > 0
+    area = Figure().subfigures()
+    draw_rows(area, rows, 4, left=0.1, top=0.9)
+    cells = np.reshape(np.array(area.axes), (3, 4))
+    numbers = [str(index) for index in rgb.frame_indices]
+    assert numbers[0] == "0" and numbers[-1] == str(record.num_flow - 1)
+    for row, name, line in zip((rgb, flow, motion), ("rgb", "flow", "motion"), cells, strict=True):
+        *texts, last = [[text.get_text() for text in cell.texts] for cell in line]
+        scale = f"\nfull color:\n{row.scale:.2g} px per frame" if name != "rgb" else ""
+        assert texts == [[numbers[0], name + scale], *([number] for number in numbers[1:])] and last == []
+        assert [len(cell.child_axes) for cell in line] == [int(name != "rgb"), 0, 0, 0]  # the color wheel
+
+
+@pytest.mark.parametrize("video_id", ["a/b", "W" * 400, "a b-c/" * 60, "$x$_" * 60])
+@pytest.mark.parametrize("width", [3.0, 16.3])
+def test_titles_of_long_names_are_whole_and_fit(store: ClipStore, video_id: str, width: float) -> None:
+    lines = make_title(replace(store.records[0], video_id=video_id), width)
+    assert "".join(lines).replace(" ", "").startswith(repr(video_id).replace(" ", "")) and lines[-1].endswith("fps")
+    figure = Figure(figsize=(width, 9), dpi=100)
+    text = figure.text(0.08 / width, 1, "\n".join(lines), fontsize=9, va="top", parse_math=False)
+    box = text.get_window_extent(FigureCanvasAgg(figure).get_renderer())
+    assert box.x1 < 100 * width and box.height < 100 * TITLE_LINE * (len(lines) + 0.5)
