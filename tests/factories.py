@@ -75,6 +75,7 @@ def write_video(
         stream.pix_fmt = pixel_format
         stream.options = options or {}
         stream.codec_context.bit_rate = 4_000_000
+        file.start_encoding()  # else a file without frames would not even be made
         for number, frame in enumerate(frames):
             picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
             picture.pts, picture.time_base = (times[number] if times else number), Fraction(1, fps)

@@ -31,6 +31,8 @@ def test_every_file_of_a_corrupt_collection_is_stored_or_listed_as_skipped(tmp_p
     write_video(folder / "huge.mkv", huge, codec="mjpeg", pixel_format="yuvj420p")
     (folder / "empty.avi").write_bytes(b"")
     (folder / "text.avi").write_bytes(b"no video")
+    for name in ("no_frames.avi", "no_frames_either.mp4", "nor_here.mkv"):
+        write_video(folder / name, frames[:0])
     data = (folder / "truncated.avi").read_bytes()
     (folder / "truncated.avi").write_bytes(data[: len(data) // 2])
     damaged = bytearray(flipped.read_bytes())

@@ -15,6 +15,7 @@ import pytest
 from pydantic import ValidationError
 
 from preprocess.flow import (
+    ALGORITHMS,
     BACKENDS,
     FlowBackend,
     FlowParameters,
@@ -232,13 +233,17 @@ def test_unknown_backend_lists_the_choices() -> None:
 def test_versions_name_the_software_that_determines_the_values() -> None:
     import numba
     import torch
+    import torchvision
 
     opencv = f"opencv {cv2.__version__}"
-    assert {name: backend_version(name) for name in BACKENDS} == {
+    assert {name: backend_version(name) for name in (*BACKENDS, *ALGORITHMS)} == {
         "numba": f"numba {numba.__version__} / {opencv}",
         "numba-fast": f"numba {numba.__version__} / {opencv}",
         "torch": f"torch {torch.__version__} / {opencv}",
         "opencv": opencv,
+        "dis": opencv,
+        "farneback": opencv,
+        "raft": f"torch {torch.__version__} / torchvision {torchvision.__version__}",
     }
 
 

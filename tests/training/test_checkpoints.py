@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import shutil
+import stat
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -84,6 +86,44 @@ def test_the_two_newest_and_the_last_kept_ones_stay(tmp_path: Path) -> None:
         assert checkpoints.last.resolve().name == checkpoints.entries()[-1].file
     assert [entry.step for entry in checkpoints.entries()] == [9, 11, 12]
     assert torch.load(checkpoints.last, weights_only=True)["value"][0] == 12
+
+
+def record_flushes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int | str]]:
+    """Return a list that grows with each fsync (inode, bytes) and each rename (inode, new name)."""
+    events: list[tuple[str, int, int | str]] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def record_fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        events.append(("flush", found.st_ino, 0 if stat.S_ISDIR(found.st_mode) else found.st_size))
+        fsync(descriptor)
+
+    def record_replace(path: Path, target: Path) -> Path:
+        events.append(("rename", path.lstat().st_ino, target.name))
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(Path, "replace", record_replace)
+    return events
+
+
+def test_file_and_folder_are_flushed_before_the_index_lists_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut after any of these calls leaves a whole checkpoint, or an index without it."""
+    events = record_flushes(monkeypatch)
+    path = save(Checkpoints(tmp_path), 1)
+    index, link, folder = tmp_path / "index.json", tmp_path / "last.pt", tmp_path.stat().st_ino
+    assert events == [
+        ("flush", path.stat().st_ino, path.stat().st_size),
+        ("rename", path.stat().st_ino, path.name),
+        ("flush", folder, 0),
+        ("flush", index.stat().st_ino, index.stat().st_size),
+        ("rename", index.stat().st_ino, "index.json"),
+        ("flush", folder, 0),
+        ("rename", link.lstat().st_ino, "last.pt"),
+        ("flush", folder, 0),
+    ]
 
 
 def test_a_kill_between_file_and_index_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +14,8 @@ from covid_cmsf.training.config import RuntimeConfig
 from covid_cmsf.training.loggers import check_loggers, make_loggers
 from covid_cmsf.training.monitor import MetricsWriter, read_metrics
 from covid_cmsf.training.preflight import check_training
+from tests.network_watch import run_watched
 from tests.training.factories import finish, make_config, stop_at
-from tests.training.test_no_network import NO_NETWORK
 
 
 @pytest.mark.parametrize(
@@ -102,22 +101,16 @@ def test_wandb_offline_has_the_metrics_of_a_run_that_was_stopped(
 def test_offline_nothing_is_sent_though_the_environment_asks_for_it(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     script = (
-        f"{NO_NETWORK}\nfrom pathlib import Path\nfrom covid_cmsf.training.loggers import make_loggers\n"
+        "from pathlib import Path\nfrom covid_cmsf.training.loggers import make_loggers\n"
         f"(one,) = make_loggers(['wandb'], Path({str(tmp_path)!r}), step=0, config={{'a': 1}}, wandb_mode='offline')\n"
         "one.write(1, {'loss': 0.5})\none.close()"
     )
     with socket.create_server(("127.0.0.1", 0)) as server:  # wandb's own process is seen here only
         server.setblocking(False)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-            "WANDB_MODE": "online",
-            "WANDB_API_KEY": "0" * 40,
-            "WANDB_BASE_URL": f"http://127.0.0.1:{server.getsockname()[1]}",
-        }
-        command = [sys.executable, "-c", script]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-        assert ended.returncode == 0, ended.stderr
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        asked = {"WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": address}
+        ended = run_watched(script, folder=tmp_path, environment=asked)
+        assert ended.code == 0 and ended.attempts == [], ended
         with pytest.raises(BlockingIOError):
             server.accept()
     assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 1 and "loss" in wandb_records(tmp_path)

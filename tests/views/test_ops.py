@@ -1,11 +1,13 @@
 """Every operation equals torchvision's (or NumPy's) on random input."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as TF
 
-from covid_cmsf.clips.flow_codec import COCLR_LEVELS
+from covid_cmsf.clips.flow_codec import COCLR_LEVELS, FlowLevels
 from covid_cmsf.views.augment_params import ColorJitterParams, GeometryParams, sample_augment_params, sample_geometry
 from covid_cmsf.views.modalities import COCLR_FLOW, MODALITIES, compensate_camera, dequantize, get_modality
 from covid_cmsf.views.ops import (
@@ -153,6 +155,24 @@ def test_flip_negates_horizontal_flow_and_nothing_else() -> None:
     flipped = make_view(raw, params_for(Augmentation(flip=1), 0, raw), flow, size=16, levels=COCLR_LEVELS)
     assert torch.allclose(flipped[0], -kept[0]) and torch.allclose(flipped[1], kept[1])
     assert kept[0].mean() * 4 == pytest.approx(5.1, abs=0.1)
+
+
+@pytest.mark.parametrize("levels", [FlowLevels(4.0), COCLR_LEVELS], ids=["format 2", "format 1"])
+@pytest.mark.parametrize("name", ["flow", "motion"])
+def test_a_flipped_view_is_the_view_of_the_mirrored_video(name: str, levels: FlowLevels) -> None:
+    rng = np.random.default_rng(0)
+    pixels = rng.uniform(-levels.bound, levels.bound, (2, 2, 40, 40)).astype(np.float32)  # not resized: no rounding
+    pixels[:, :, :10] = 0
+    mirrored = pixels[..., ::-1] * np.array([-1, 1], np.float32).reshape(2, 1, 1)
+    raw, other = (torch.from_numpy(levels.encode(values)) for values in (pixels, mirrored))
+    flow, whole = get_modality(name), GeometryParams(0, 0, 1, 1, False)
+    params = params_for(Augmentation(flip=0), 0, raw)
+    kept, flipped = (replace(params, geometry=replace(whole, flip=flip)) for flip in (False, True))
+    view = make_view(raw, flipped, flow, size=40, levels=levels)
+    expected = make_view(other, kept, flow, size=40, levels=levels)
+    assert view.std() > 0.1 and torch.allclose(view, expected, atol=2 * levels.step / 4)
+    if levels.count == 255:  # levels are symmetric: no error at all, and what stands still stays exactly zero
+        assert torch.allclose(view, expected, atol=1e-6) and (view[:, :, :8] == 0).all()
 
 
 def test_resizing_keeps_the_magnitude_of_flow() -> None:
