@@ -191,7 +191,7 @@ def is_usable(stage: Stage) -> bool:
 
 def why_replaced(stage: Stage) -> str:
     """Return why the stage's folder cannot be continued; empty if it can, or if there is none."""
-    if stage.folder.exists() and read_stage_key(stage.folder) != stage.key:
+    if stage.folder.exists() and not stage.has_key(read_stage_key(stage.folder)):
         return f"the configuration of stage {stage.id} has changed"
     if stage.config is not None and is_done(stage) and not stage.checkpoint.is_file():
         return f"the checkpoint of stage {stage.id} was deleted, and a later stage needs it: it is trained again"

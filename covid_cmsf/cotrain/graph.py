@@ -11,12 +11,13 @@ from typing import Any
 from covid_cmsf.config import find_config, read_yaml, validate
 from covid_cmsf.cotrain.plan import EvaluationConfig, PlanConfig, StageConfig, Values, merge_layers
 from covid_cmsf.cotrain.rounds import expand_stages
-from covid_cmsf.files import file_sha256
+from covid_cmsf.files import file_sha256, read_text
 from covid_cmsf.models.checkpoints.reader import find_checkpoint
 from covid_cmsf.models.named_networks import named_library
-from covid_cmsf.training.config import RuntimeConfig, TrainConfig
-from covid_cmsf.training.run_dir import config_to_dict
+from covid_cmsf.training.config import LoggingConfig, RuntimeConfig, TrainConfig
+from covid_cmsf.training.run_dir import CONFIG_FILE, config_to_dict
 from covid_cmsf.views.config import ViewConfig
+from covid_cmsf.yaml_files import read_yaml_file
 
 GUIDE_CHECKS = ("weights", "allow_other_views")  # of a guide's settings: do not change what a stage computes
 CLASSIFIERS = ("xent", "frzproto")  # methods that train a classifier
@@ -27,7 +28,8 @@ CONTENT = 1  # increment when what a stage computes changes: all stages of exist
 class Stage:
     """A resolved stage.
 
-    `config` is None if nothing is trained. `key` is a hash of all inputs: a stage is redone when it changes.
+    `config` is None if nothing is trained. `key` is a hash of all inputs: a stage is redone when it changes. `old_key`
+    is the one that versions would have given to what is in the folder for which `logging` was an input, too.
     """
 
     spec: StageConfig
@@ -44,6 +46,7 @@ class Stage:
     evaluation: EvaluationConfig
     runtime: RuntimeConfig
     repetition: str = ""  # `split-2/seed-0` in a plan with splits and seeds
+    old_key: str = ""
 
     @property
     def name(self) -> str:
@@ -54,6 +57,10 @@ class Stage:
     def id(self) -> str:
         """Name of the stage among all splits and seeds of the plan, such as `split-2/seed-0/cmsf-rgb-1`."""
         return self._id_of(self.name)
+
+    def has_key(self, key: object) -> bool:
+        """Return whether a key, as it was recorded, is the stage's."""
+        return isinstance(key, str) and key != "" and key in (self.key, self.old_key)
 
     @property
     def needed_ids(self) -> tuple[str, ...]:
@@ -137,7 +144,9 @@ def _build_stage(
             values["guides"] = [_guide_values(template, guide) for guide in guides]
         config = validate(TrainConfig, values, origin=f"stage {spec.name}")
     modality = config.modality if config is not None else str(spec.modality)
-    key = _stage_key(spec, config, values, earlier)
+    key = _stage_key(spec, config, values, [stage.key for stage in earlier], logging=LoggingConfig().model_dump())
+    logging = _recorded_logging(folder, key, config)
+    old_key = _stage_key(spec, config, values, [stage.old_key for stage in earlier], logging=logging)
     return Stage(
         spec,
         number,
@@ -153,6 +162,7 @@ def _build_stage(
         evaluation=_stage_evaluation(plan, spec, config),
         runtime=validate(RuntimeConfig, values.get("runtime", {}), origin=f"stage {spec.name}, section runtime"),
         repetition=repetition_name(seed, split),
+        old_key=old_key,
     )
 
 
@@ -203,15 +213,21 @@ def _stage_key(
     spec: StageConfig,
     config: TrainConfig | None,
     values: Values,
-    earlier: Sequence[Stage],
+    needs: Sequence[str],
+    *,
+    logging: Values,
 ) -> str:
-    """Hash the inputs of a stage: configuration without runtime and paths, keys of its dependencies, clips."""
+    """Hash the inputs of a stage: configuration without runtime and paths, keys of its dependencies, clips.
+
+    `logging` stands for that of the configuration, which changes nothing that is computed.
+    """
     contents: dict[str, Any] = {"content": CONTENT, "split": values.get("split"), "views": values.get("views")}
-    contents["needs"] = [stage.key for stage in earlier]
+    contents["needs"] = list(needs)
     contents["clips"] = clips_fingerprint(str(values.get("clips", "")))
     if config is not None:
         run = config_to_dict(config)
         contents["config"] = {k: v for k, v in run.items() if k not in ("runtime", "init", "guides", "clips")}
+        contents["config"]["logging"] = logging
         contents["config"]["precision"] = KEY_PRECISION.get(config.precision, config.precision)
         contents["guides"] = [{k: v for k, v in guide.items() if k not in GUIDE_CHECKS} for guide in run["guides"]]
         if spec.init is None and config.init is not None:
@@ -223,6 +239,20 @@ def _stage_key(
     else:
         contents["made"] = [spec.random, spec.histogram, spec.modality, values.get("seed", 0)]
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()
+
+
+def _recorded_logging(folder: Path, key: str, config: TrainConfig | None) -> Values:
+    """Return how the run in the folder logs, or would: read only where the folder has another key."""
+    own = LoggingConfig().model_dump() if config is None else config.logging.model_dump(mode="json")
+    recorded, written = folder / "stage.key", folder / CONFIG_FILE
+    if not recorded.is_file() or not written.is_file() or read_text(recorded).strip() == key:
+        return own
+    try:
+        run = read_yaml_file(written)
+    except ValueError:  # damaged: the run itself will say so
+        return own
+    found = run.get("logging") if isinstance(run, dict) else None
+    return found if isinstance(found, dict) else own
 
 
 # A default that was fp32 and became auto redoes no stage, and a key does not depend on the machine that computes it.

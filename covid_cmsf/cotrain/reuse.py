@@ -41,7 +41,7 @@ def reuse_stages(stages: Sequence[Stage], finished: dict[str, Path]) -> list[str
     """
     reused = []
     for stage in stages:
-        source = finished.get(stage.key)
+        source = finished.get(stage.key) or finished.get(stage.old_key)
         if source is None or stage.folder.exists():
             continue
         if stage.config is not None and not (source / stage.checkpoint.relative_to(stage.folder)).is_file():

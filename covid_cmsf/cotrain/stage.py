@@ -32,7 +32,7 @@ from covid_cmsf.evaluation.features.protocol import build_eval_protocol
 from covid_cmsf.evaluation.label_free import label_free_measures
 from covid_cmsf.evaluation.preflight import is_labeled
 from covid_cmsf.evaluation.retrieval import measure_retrieval
-from covid_cmsf.files import read_text, write_text_atomic
+from covid_cmsf.files import read_json, read_text, write_text_atomic
 from covid_cmsf.logs import add_text_file, setup_logging
 from covid_cmsf.training.config import RuntimeConfig, TrainConfig
 from covid_cmsf.training.data import resolve_workers
@@ -239,10 +239,12 @@ def read_stage_result(stage: Stage) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        result: dict[str, Any] = json.loads(read_text(path))
-    except json.JSONDecodeError:
+        result = read_json(path)
+    except ValueError:
         return None
-    same = result.get("key") == stage.key and result.get("evaluation") == stage.evaluation.model_dump(mode="json")
+    if not isinstance(result, dict):
+        return None
+    same = stage.has_key(result.get("key")) and result.get("evaluation") == stage.evaluation.model_dump(mode="json")
     if not same:
         return None
     clips = stage.evaluation.clips or stage.clips

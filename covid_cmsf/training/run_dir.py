@@ -31,7 +31,7 @@ from covid_cmsf.files import remove_temporary, write_text_atomic
 from covid_cmsf.locks import lock_file
 from covid_cmsf.training.config import TrainConfig
 
-MUTABLE_SECTIONS = ("runtime",)  # may differ when a run is resumed
+MUTABLE_SECTIONS = ("runtime", "logging")  # may differ when a run is resumed
 CONFIG_FILE = "config.yaml"
 
 

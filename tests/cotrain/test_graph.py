@@ -7,10 +7,12 @@ import pytest
 import yaml
 
 from covid_cmsf.config import config_names, find_config, load_config
-from covid_cmsf.cotrain.executor import longest_chain_first
+from covid_cmsf.cotrain.executor import longest_chain_first, why_replaced
 from covid_cmsf.cotrain.graph import Stage, build_graph
 from covid_cmsf.cotrain.plan import PlanConfig
 from covid_cmsf.cotrain.run import load_plan
+from covid_cmsf.cotrain.stage import write_stage_key
+from covid_cmsf.training.run_dir import write_config
 from tests.cotrain.conftest import DEFAULTS, PRETRAIN
 
 pytestmark = pytest.mark.slow  # too long as a whole for the inner loop
@@ -50,6 +52,34 @@ def test_runtime_and_paths_do_not_change_keys(plan: Path) -> None:
     assert changed(plan, "defaults.runtime.workers=1", "defaults.runtime.threads=2") == set()
     assert changed(plan, "defaults.runtime.gradient_checkpointing=true") == set()
     assert changed(plan, out="elsewhere") == set()
+
+
+def with_key(stage: Stage, key: str) -> None:
+    """Write what tells that the stage in its folder was done, or begun, with this key."""
+    assert stage.config is not None
+    stage.folder.mkdir(parents=True, exist_ok=True)
+    write_config(stage.folder, stage.config)
+    write_stage_key(stage.folder, key)
+
+
+def test_how_a_run_logs_changes_no_key(plan: Path) -> None:
+    quiet, loud = "defaults.logging.interval=10", "defaults.logging.interval=3"
+    assert changed(plan, loud) == changed(plan, "pretrain.logging.on_collapse=stop") == set()
+    before = graph(plan, quiet)
+    assert {stage.key for stage in before.values()} == {stage.old_key for stage in before.values()}, "of the defaults"
+
+
+@pytest.mark.parametrize("now", [1, 7])
+def test_stages_of_older_versions_stay_valid_however_they_log_now(plan: Path, now: int) -> None:
+    before = graph(plan, "defaults.logging.interval=3")
+    old = {name: stage.old_key for name, stage in before.items()}
+    assert not any(stage.has_key(old[name]) for name, stage in graph(plan, "defaults.logging.interval=4").items())
+    for name, stage in before.items():
+        with_key(stage, old[name])
+    after = graph(plan, f"defaults.logging.interval={now}")
+    assert all(stage.has_key(old[name]) and why_replaced(stage) == "" for name, stage in after.items())
+    assert not any(stage.has_key(old[name]) for name, stage in graph(plan, "defaults.seed=5").items())
+    assert not after["cmsf-rgb-1"].has_key("") and not after["cmsf-rgb-1"].has_key(None)
 
 
 def test_init_and_guides_are_files_of_earlier_stages(plan: Path) -> None:
