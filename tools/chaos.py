@@ -110,14 +110,22 @@ def format_table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def run(commands: Sequence[Command], work: Path, *, minutes: float, seed: int, number: int | None) -> list[Result]:
+def is_enough(results: Sequence[Result], trials: int) -> bool:
+    """Return whether there were so many disturbances, and a kill of a running command among them."""
+    return not trials or (len(results) >= trials and any("SIGKILL" in result.signals for result in results))
+
+
+def run(
+    commands: Sequence[Command], work: Path, *, minutes: float, seed: int, number: int | None, trials: int = 0
+) -> list[Result]:
     """Disturb the commands, whose references are made here, for some minutes or only once; print every finding."""
     references = {command.name: run_reference(command, work) for command in commands}
     seconds = ", ".join(f"{name} {reference.seconds:.1f} s" for name, reference in references.items())
     print(f"undisturbed: {seconds}", flush=True)
     results, end = [], time.monotonic() + 60 * minutes
     for current, (command, name) in enumerate(plan(commands, seed)):
-        if time.monotonic() >= end if number is None else current > number:
+        over = time.monotonic() >= end and is_enough(results, trials) if number is None else current > number
+        if over:
             break
         if number not in (None, current):
             continue
@@ -133,6 +141,7 @@ def main(
     seed: int = typer.Option(0, help="Of all random choices; times still depend on the machine."),
     only: str = typer.Option("", help="Only these commands, as train,extract; those that they need run undisturbed."),
     number: int | None = typer.Option(None, help="Only the disturbance of this number."),
+    trials: int = typer.Option(0, min=0, help="Go on after that time until there were so many, and a SIGKILL."),
     work: Path | None = typer.Option(None, help="Empty folder for everything; default: a temporary one."),
     json_file: Path | None = typer.Option(None, "--json", help="Also write all outcomes to this file."),
 ) -> None:
@@ -153,7 +162,7 @@ def main(
             run_reference(command, place)
     began = time.time()
     selected = [command for command in commands if command.name in chosen]
-    results = run(selected, place, minutes=minutes, seed=seed, number=number)
+    results = run(selected, place, minutes=minutes, seed=seed, number=number, trials=trials)
     print(format_table(results))
     sent = Counter(signal for result in results for signal in result.signals)
     print(f"signals to running commands: {sent['SIGKILL']} SIGKILL, {sent['SIGTERM']} SIGTERM")
