@@ -12,6 +12,7 @@ there is one, else the mean over all tokens.
 # B batch, C channels, T frames, H W pixels, N tokens, D feature
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -248,16 +249,18 @@ def _check_installed(address: str) -> None:
 def _read_settings(folder: Path, options: Mapping[str, str]) -> dict[str, Any]:
     """Return architecture, configuration and input: JSON values."""
     config = read_mapping(folder / CONFIG)
-    named = config.get("architectures") or [""]
-    if named[0] not in NETWORKS:
-        raise ValueError(f"{folder / CONFIG}: the architecture {named[0]!r} is none of {', '.join(NETWORKS)}")
-    network = NETWORKS[named[0]]
+    named = config.get("architectures")
+    first = named[0] if isinstance(named, list) and named else ""
+    if not isinstance(first, str) or first not in NETWORKS:
+        raise ValueError(f"{folder / CONFIG}: the architecture {first!r} is none of {', '.join(NETWORKS)}")
+    network = NETWORKS[first]
     seen = read_processor(folder)
-    frames = int(options.get("frames") or config.get(network.frames) or 0)
-    if not frames:
+    stored = config.get(network.frames)
+    frames = int(options["frames"]) if "frames" in options else stored
+    if type(frames) is not int or frames < 1:
         raise ValueError(f"{folder / CONFIG} has no {network.frames}; give the number of frames: ?frames=16")
     seen |= {"frames": frames, "stride": int(options.get("stride", network.stride))}
-    return {"architecture": named[0], "config": config, "input": seen}
+    return {"architecture": first, "config": config, "input": seen}
 
 
 def _load(folder: Path, model: str) -> Any:

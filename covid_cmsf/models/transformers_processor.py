@@ -1,5 +1,6 @@
 """Read what the processor of a network of transformers does with frames, from its file beside the weights."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,11 @@ def read_processor(folder: Path) -> dict[str, Any]:
     mean, std = values.get("image_mean"), values.get("image_std")
     rescale = values.get("rescale_factor", 1 / 255)
     steps = all(values.get(f"do_{name}", True) for name in ("resize", "center_crop", "rescale", "normalize"))
-    numbers = all(isinstance(one, int) and one > 0 for one in (short_edge, crop))
+    numbers = all(type(one) is int and one > 0 for one in (short_edge, crop))
+    colors = all(_is_color(one) for one in (mean, std)) and isinstance(rescale, float)
     resample = values.get("resample", 2)
-    steps = steps and resample in RESAMPLE
-    if not (steps and numbers and mean and std and abs(rescale * 255 - 1) < 1e-6) or crop > short_edge:
+    steps = steps and type(resample) is int and resample in RESAMPLE
+    if not (steps and numbers and colors and abs(rescale * 255 - 1) < 1e-6) or crop > short_edge:
         raise ValueError(
             f"{path}: only a short edge (bilinear or bicubic), a center square of it, mean and deviation of pixels "
             "from 0 to 1 are understood"
@@ -41,6 +43,15 @@ def read_processor(folder: Path) -> dict[str, Any]:
         "mean": list(mean),
         "std": list(std),
     }
+
+
+def _is_color(values: Any) -> bool:
+    """Return whether these are three finite numbers."""
+    return (
+        isinstance(values, list)
+        and len(values) == 3
+        and all(type(one) in (int, float) and math.isfinite(one) for one in values)
+    )
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

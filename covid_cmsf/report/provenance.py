@@ -1,11 +1,11 @@
 """Provenance of every stage: configuration, commands, versions, machines, durations and hashes."""
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
 
 from covid_cmsf.files import read_text
+from covid_cmsf.report import run_files
 from covid_cmsf.report.runs import PLAN_FILE, PlanRun, SeedRun, StageRun
 from covid_cmsf.training.run_dir import CONFIG_FILE
 
@@ -40,28 +40,24 @@ def _stage_provenance(stage: StageRun, one: SeedRun) -> dict[str, Any]:
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
-    """Read environment.jsonl, with commands for a shell; an incomplete last line is ignored."""
-    starts = []
-    for line in read_text(path).splitlines() if path.is_file() else []:
-        try:
-            start: dict[str, Any] = json.loads(line)
-        except json.JSONDecodeError:
-            break
-        starts.append({**start, "command": shell_command(start.get("command", []))})
-    return starts
+    """Read environment.jsonl, with commands for a shell."""
+    return [{**one, "command": shell_command(one.get("command", []))} for one in run_files.read_starts(path)]
 
 
 PROGRAMS = ("covid-cmsf", "python -m covid_cmsf")
 
 
 def resume_command(plan: PlanRun) -> str:
-    """Return the command that goes on with a plan: the last one on record, else one that reads its plan.json."""
+    """Return the command that goes on with a plan or run: the last one on record, else one that reads its settings."""
     stages = [stage for one in plan.seeds for stage in one.stages]
     starts = [start for stage in stages for start in read_starts(stage.folder / "environment.jsonl")]
-    own = tuple(f"{program} {name} " for program in PROGRAMS for name in ("cotrain", "learn"))  # not a stage's `train`
+    names = ("train",) if plan.config is None else ("cotrain", "learn")  # of a plan not a stage's `train`
+    own = tuple(f"{program} {name} " for program in PROGRAMS for name in names)
     whole = [start for start in starts if start["command"].startswith(own) and "--only" not in start["command"]]
     if whole:
         return str(max(whole, key=lambda start: str(start.get("time", "")))["command"])
+    if plan.config is None:
+        return shell_command(["covid-cmsf", "train", str(plan.folder / CONFIG_FILE), "--out", str(plan.folder)])
     return shell_command(["covid-cmsf", "cotrain", str(plan.folder / PLAN_FILE), "--out", str(plan.folder)])
 
 
@@ -81,11 +77,9 @@ def shell_command(argv: list[str]) -> str:
 def collect_hashes(stage: StageRun) -> dict[str, str]:
     """Return the SHA-256 of checkpoint, guides, encoder, clips and features, and the stage's key."""
     digests: dict[str, str] = {}
-    index = stage.folder / "checkpoints" / "index.json"
-    if index.is_file():
-        entries = json.loads(read_text(index))
-        if entries:
-            digests[f"checkpoint {entries[-1]['file']}"] = entries[-1]["sha256"]
+    newest = run_files.last_checkpoint(stage.folder / "checkpoints" / "index.json")
+    if newest is not None:
+        digests[f"checkpoint {newest.file}"] = newest.sha256
     for column, guide in stage.summary.get("guides", {}).items():
         digests[f"guide {column.removeprefix('guide_')}"] = guide["sha256"]
     provenance = _features_provenance(stage)

@@ -1,6 +1,5 @@
 """Read folders of plans and training runs, finished or not."""
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,9 @@ from covid_cmsf.config import validate
 from covid_cmsf.cotrain.graph import repetition_name, stage_values
 from covid_cmsf.cotrain.plan import PlanConfig, StageConfig, refuse_old_plan
 from covid_cmsf.cotrain.rounds import expand_stages
-from covid_cmsf.files import read_text
+from covid_cmsf.files import read_json
+from covid_cmsf.report import run_files
+from covid_cmsf.report.run_files import read_values
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.monitor import last_metrics
 from covid_cmsf.training.run_dir import CONFIG_FILE
@@ -95,24 +96,12 @@ def read_stage(spec: StageConfig, folder: Path, plan: PlanConfig | None = None) 
         folder,
         _train_config(spec, raw_config, plan, notes, folder),
         raw_config,
-        result=read_json(folder / "stage.json", notes),
-        retrieval=read_json(folder / "retrieval.json", notes),
-        linear=read_json(folder / "linear.json", notes),
-        summary=read_json(folder / "summary.json", notes),
+        result=read_values(folder / "stage.json", run_files.StageResult, notes),
+        retrieval=read_values(folder / "retrieval.json", run_files.Retrieval, notes),
+        linear=read_values(folder / "linear.json", run_files.Linear, notes),
+        summary=read_values(folder / "summary.json", run_files.Summary, notes),
         notes=tuple(notes),
     )
-
-
-def read_json(path: Path, notes: list[str]) -> Values:
-    """Read a mapping from a JSON file; empty if there is none. A damaged file adds a note."""
-    if not path.is_file():
-        return {}
-    try:
-        values = json.loads(read_text(path))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        notes.append(f"{path} is damaged ({error})")
-        return {}
-    return values if isinstance(values, dict) else {}
 
 
 def _yaml(path: Path) -> Values:
@@ -244,10 +233,9 @@ def _read_seed(plan: PlanConfig, root: Path, split: str | None, seed: int | None
 
 
 def _read_plan(path: Path) -> PlanConfig:
-    try:
-        values: dict[str, Any] = json.loads(read_text(path))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} is damaged: it is no mapping")
     refuse_old_plan(values, path)
     return validate(PlanConfig, values, origin=str(path))
 

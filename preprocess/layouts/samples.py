@@ -119,5 +119,7 @@ def _video_ids(samples: Sequence[Sample]) -> list[str]:
     first: dict[str, Sample] = {}
     for video_id, sample in zip(ids, samples, strict=True):
         if (other := first.setdefault(video_id, sample)) is not sample:
+            if sample.describe() == other.describe():
+                raise ValueError(f"{sample.describe()} is listed twice, with the id {video_id!r}")
             raise ValueError(f"{sample.describe()} and {other.describe()} would both have the id {video_id!r}")
     return ids

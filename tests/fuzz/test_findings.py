@@ -72,6 +72,13 @@ FINDINGS: list[tuple[str, bytes | Callable[[bytes], bytes]]] = [
     ("idx", bytes([0, 0, 8, 255]) + bytes(4 * 255)),
     ("idx gzip", lambda valid: valid[:20] + b"\xff" + valid[21:]),
     ("idx gzip", gzip.compress(struct.pack(">BBBB1I", 0, 0, 8, 1, 3) + bytes(1 << 26))),  # 64 MB in 64 kB
+    ("huggingface metadata.csv", lambda valid: valid + valid.splitlines()[1] + b"\n"),  # a file twice
+    ("run plan.json", b"null"),
+    ("run plan.json", b"[" * DEEP),
+    ("transformers config.json", with_entry("num_frames", float("inf"))),
+    ("transformers config.json", with_entry("architectures", 5)),
+    ("transformers preprocessor_config.json", with_entry("image_mean", "gray")),
+    ("transformers preprocessor_config.json", with_entry("rescale_factor", None)),
     ("lmdb __vlen__", lambda valid: valid[:1] + b"\xff" + valid[2:]),  # -1 frames
 ]
 
@@ -81,6 +88,33 @@ def test_what_was_found_is_refused_by_name(name: str, data: bytes | Callable[[by
     target = BY_NAME[name]
     path = target.write(tmp_path)
     assert not read_damaged(target, path, data if isinstance(data, bytes) else data(path.read_bytes()))
+
+
+# What a report leaves out with a note, as it does before a run has written it.
+DAMAGED_RUNS: list[tuple[str, bytes]] = [
+    *((f"run {name}.json", text) for name in ("stage", "summary", "retrieval", "linear") for text in (b"null", b"[1]")),
+    ("run stage.json", b'{"r1": "high"}'),
+    ("run stage.json", b'{"r1": NaN}'),
+    ("run stage.json", b"[" * DEEP),
+    ("run summary.json", b'{"progress": null}'),
+    ("run summary.json", b'{"guides": {"guide_rgb": {}}}'),
+    ("run retrieval.json", b'{"recall": [50.0], "features": [[]]}'),
+    ("run linear.json", b'{"scores": null}'),
+    ("run index.json", b"null"),
+    ("run index.json", b'[{"file": 1}]'),
+    ("run environment.jsonl", b"null\n"),
+    ("run environment.jsonl", b'{"command": 5}\n'),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "data"), DAMAGED_RUNS, ids=[f"{i}-{name}" for i, (name, _) in enumerate(DAMAGED_RUNS)]
+)
+def test_a_report_leaves_out_what_is_damaged(name: str, data: bytes, tmp_path: Path) -> None:
+    target = BY_NAME[name]
+    path = target.write(tmp_path)
+    assert read_damaged(target, path, data)
 
 
 @pytest.mark.parametrize("file", FILES, ids=[str(path.relative_to(CORPUS)) for path in FILES])

@@ -14,14 +14,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.fuzz.binary_targets import BINARY_TARGETS
+from tests.fuzz.folder_targets import FOLDER_TARGETS
 from tests.fuzz.targets import Target
 from tests.fuzz.text_targets import TEXT_TARGETS
 from tests.fuzz.watch import FindingError, check
 
 CORPUS = Path(__file__).parent / "corpus"
 EXAMPLES = int(os.environ.get("COVID_CMSF_FUZZ_EXAMPLES", "0"))
-FINDINGS = os.environ.get("COVID_CMSF_FUZZ_FINDINGS", "")  # folder for files that led to a finding
-TARGETS = [*TEXT_TARGETS, *BINARY_TARGETS]
+# Where files that led to a finding are kept: the corpus, which the suite reads from then on. Empty: nowhere.
+FINDINGS = os.environ.get("COVID_CMSF_FUZZ_FINDINGS", str(CORPUS))
+TARGETS = [*TEXT_TARGETS, *BINARY_TARGETS, *FOLDER_TARGETS]
 IDENTIFIERS = [target.name for target in TARGETS]
 
 

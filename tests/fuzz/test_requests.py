@@ -3,8 +3,10 @@
 import http.client
 import io
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from covid_cmsf.pages.server import FolderHandler
 from covid_cmsf.search.index import build_index, save_index
 from covid_cmsf.search.page import explorer as explorer_module
 from covid_cmsf.search.page.explorer import Explorer
@@ -119,6 +122,41 @@ def handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     Handler.assets = {"explore.js": b"1"}
     return Handler
+
+
+@pytest.mark.slow
+def test_a_served_report_gives_its_files_and_nothing_else(tmp_path: Path) -> None:
+    """`report --serve` is a folder; a file beside it is never sent."""
+    (tmp_path / "report" / "data").mkdir(parents=True)
+    for name in ("index.html", "data/report.js"):
+        (tmp_path / "report" / name).write_text("public")
+    (tmp_path / "secret.txt").write_text("SECRET")
+    handler = partial(FolderHandler, directory=str(tmp_path / "report"))
+    valid = b"GET /data/report.js HTTP/1.0\r\n" + HEADERS + b"\r\n"
+    assert send(handler, valid) == [200]
+    paths = ("/data/report.js", "/../secret.txt", "/%2e%2e/secret.txt", "/data/..%2f..%2fsecret.txt", "//secret.txt")
+    seeds = [valid.replace(b"/data/report.js", path.encode()) for path in paths]
+    seeds += [valid.replace(b"localhost", b"example.org"), b"POST / HTTP/1.0\r\n" + HEADERS + b"\r\n"]
+
+    @settings(
+        max_examples=EXAMPLES or 60,
+        derandomize=not EXAMPLES,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(request=st.sampled_from(seeds) | st.sampled_from(seeds).flatmap(damaged_bytes))
+    def run(request: bytes) -> None:
+        connection = Connection(request)
+        handler(connection, ("127.0.0.1", 1), None)
+        status = re.match(rb"HTTP/1\.[01] (\d+) ", connection.answer)
+        assert status is None or int(status[1]) in KNOWN  # HTTP/0.9 has no status
+        assert b"SECRET" not in connection.answer
+        is_local = re.search(rb"(?im)^host: *(localhost|127\.0\.0\.1)\b", request)
+        assert is_local or b"public" not in connection.answer, "sent to a page of another site"
+
+    run()
+    assert send(handler, valid) == [200]
 
 
 @pytest.mark.slow
