@@ -75,7 +75,7 @@ def test_each_kind_of_flow_has_its_own_scale(tmp_path: Path) -> None:
         decoded = both.read(record, row.modality, row.frame_indices).numpy()
         assert row.scale == draw_flow(decoded, both.flow_levels(record))[1]
     assert rgb.scale == 0 and 0 < flow.scale != motion.scale > 0
-    area = Figure().subfigures()
+    area = Figure().subfigures(1, 1, squeeze=False)[0, 0]
     draw_rows(area, rows, 4, left=0.1, top=0.9)
     cells = np.reshape(np.array(area.axes), (3, 4))
     numbers = [str(index) for index in rgb.frame_indices]
@@ -94,5 +94,5 @@ def test_titles_of_long_names_are_whole_and_fit(store: ClipStore, video_id: str,
     assert "".join(lines).replace(" ", "").startswith(repr(video_id).replace(" ", "")) and lines[-1].endswith("fps")
     figure = Figure(figsize=(width, 9), dpi=100)
     text = figure.text(0.08 / width, 1, "\n".join(lines), fontsize=9, va="top", parse_math=False)
-    box = text.get_window_extent(FigureCanvasAgg(figure).get_renderer())
+    box = text.get_window_extent(FigureCanvasAgg(figure).get_renderer())  # type: ignore[no-untyped-call]
     assert box.x1 < 100 * width and box.height < 100 * TITLE_LINE * (len(lines) + 0.5)
