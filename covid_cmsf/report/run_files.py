@@ -112,11 +112,8 @@ def read_values(path: Path, shape: type[BaseModel], notes: list[str]) -> Values:
     try:
         values: Values = files.read_json(path)
         shape.model_validate(values)
-    except ValidationError as error:
-        notes.append(f"{path} is damaged ({describe(error)})")
-        return {}
     except ValueError as error:
-        notes.append(f"{error}")
+        notes.append(f"{path} is damaged ({describe(error, path)})")
         return {}
     return values
 
@@ -145,7 +142,9 @@ def last_checkpoint(path: Path) -> Checkpoint | None:
     return entries[-1] if entries else None
 
 
-def describe(error: ValidationError) -> str:
-    """Return the first place that is wrong."""
+def describe(error: ValueError, path: Path) -> str:
+    """Return what is wrong with a file, of several places the first, without its name."""
+    if not isinstance(error, ValidationError):
+        return str(error).removeprefix(f"{path} is ")
     first = error.errors(include_url=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'its content'}: {first['msg']}"

@@ -12,7 +12,7 @@ from covid_cmsf.cotrain.plan import PlanConfig, StageConfig, refuse_old_plan
 from covid_cmsf.cotrain.rounds import expand_stages
 from covid_cmsf.files import read_json
 from covid_cmsf.report import run_files
-from covid_cmsf.report.run_files import read_values
+from covid_cmsf.report.run_files import describe, read_values
 from covid_cmsf.training.config import TrainConfig
 from covid_cmsf.training.monitor import last_metrics
 from covid_cmsf.training.run_dir import CONFIG_FILE
@@ -233,7 +233,10 @@ def _read_seed(plan: PlanConfig, root: Path, split: str | None, seed: int | None
 
 
 def _read_plan(path: Path) -> PlanConfig:
-    values = read_json(path)
+    try:
+        values = read_json(path)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {describe(error, path)}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{path} is damaged: it is no mapping")
     refuse_old_plan(values, path)
