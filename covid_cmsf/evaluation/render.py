@@ -200,12 +200,15 @@ def baselines_table(result: BaselinesResult) -> RenderableType:
 
 
 def scores_table(scores_by_name: Mapping[str, Scores], title: str) -> Table:
-    """Return a table of top-1, its interval, top-5 and the mean over classes, one row per classifier."""
+    """Return a table of top-1, its interval, top-5 and the mean over classes, one row per classifier, chance last."""
     table = Table("", "top-1", "95% interval", "top-5", "mean per class", "videos", title=title)
     for name, scores in scores_by_name.items():
         top5 = "" if scores.top5 is None else f"{scores.top5:.1f}"
         cells = f"{scores.top1:.1f}", _format_interval(scores.interval), top5, f"{scores.mean_per_class:.1f}"
         table.add_row(name, *cells, str(scores.num_videos))
+    num_classes = len(next(iter(scores_by_name.values())).confusion)
+    one, five = f"{100 / num_classes:.1f}", f"{500 / num_classes:.1f}" if num_classes > 5 else ""
+    table.add_row("chance", one, "", five, one, "")
     return table
 
 

@@ -31,7 +31,7 @@ from covid_cmsf.report.page_data import (
     plan_values,
     thumbnail_notes,
 )
-from covid_cmsf.report.provenance import plan_provenance
+from covid_cmsf.report.provenance import plan_provenance, shell_command
 from covid_cmsf.report.ranking import RankedStage, rank_stage
 from covid_cmsf.report.runs import PlanRun, StageRun, read_runs
 
@@ -134,6 +134,9 @@ class Report:
                 "software": f"covid-cmsf {__version__}",
                 "written": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
                 "live": live,
+                "command": self._command(),
+                "command_of_several": self._command("OTHER"),
+                "command_of_clips": self._command(clips="CLIPS"),
                 "umap": has_umap(),
                 "plans": plan_values(plans, gallery),
                 "colors": MODALITY_COLORS,
@@ -154,6 +157,12 @@ class Report:
         data["report"]["notes"] = [*notes, *thumbnail_notes(pictures, self.opened)]
         self.input_stamps = input_stamps
         return self._finish(write_data(self.out / "data", data.items()), data["report"]["notes"])
+
+    def _command(self, *others: str, clips: str | None = None) -> str:
+        """Return the command that writes this report again, or one of other folders or clips, too."""
+        clips = clips or self.options.clips
+        address = [] if clips is None else ["--clips", clips]
+        return shell_command(["covid-cmsf", "report", *map(str, self.paths), *others, "--out", str(self.out), *address])
 
     def _build_gallery(self, plan: PlanRun, notes: list[str]) -> Gallery | None:
         gallery, new_notes = build_gallery(

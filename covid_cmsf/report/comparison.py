@@ -61,7 +61,10 @@ def _chance(rows_by_stage: Mapping[str, Mapping[int, Sequence[Row]]]) -> list[di
         for number, rows in by_number.items():
             values = [row["chance"] for row in rows if row.get("chance") is not None]
             if values:
-                by_group[str(number)] = {"r1": mean_and_std(values[:1]), "linear": mean_and_std([])}
+                linear = mean_and_std(values[:1] if any(row["linear"] is not None for row in rows) else [])
+                by_group.setdefault(str(number), {"r1": mean_and_std(values[:1]), "linear": linear})
+                if linear["values"]:
+                    by_group[str(number)]["linear"] = linear
     if CHANCE in rows_by_stage or not by_group:
         return []
     return [{"stage": CHANCE, "model": CHANCE, "modality": None, "groups": by_group}]

@@ -8,6 +8,7 @@ from covid_cmsf.clips.base import Clips
 from covid_cmsf.clips.maintenance import summarize
 from covid_cmsf.clips.records import ClipRecord
 from covid_cmsf.clips.store import ClipStore
+from covid_cmsf.report.provenance import shell_command
 
 NUM_SAMPLES = 24
 MAX_FAILURES = 200  # listed
@@ -29,7 +30,12 @@ def summarize_dataset(clips: Clips) -> dict[str, Any]:
     try:
         summary = asdict(summarize(clips))
     except (ValueError, OSError) as error:
-        return {**values, **_count_videos(clips), "problem": str(error)}
+        return {
+            **values,
+            **_count_videos(clips),
+            "problem": str(error),
+            "check": shell_command(["covid-cmsf", "clips", "check", str(clips.path)]),
+        }
     summary["classes"] = dict(list(summary["classes"].items())[:MAX_CLASSES])
     return {**values, **summary}
 

@@ -15,7 +15,7 @@ from covid_cmsf.report.plan_summary import Gains, plan_layout, plan_rows, read_p
 from covid_cmsf.report.provenance import resume_command, shell_command
 from covid_cmsf.report.runs import FEATURES, PlanRun
 
-KINDS = ("rgb", "flow")
+KINDS = ("rgb", "flow", "motion")  # of thumbnails, in the order of KINDS in clips.js
 Data = dict[str, Any]
 
 
@@ -48,7 +48,7 @@ def _neighbors_at(gallery: Gallery, rank: int) -> Iterator[str]:
 
 
 def add_thumbnail_names_(data: Data, plans: Sequence[PlanRun], pictures: ThumbnailSet) -> None:
-    """Add file names of thumbnails to galleries and samples: [rgb, flow], empty where there is none."""
+    """Add file names of thumbnails to galleries and samples: one per kind, empty where there is none."""
     for number, plan in enumerate(plans):
         gallery = data.get(f"gallery-{number}")
         if gallery is not None:
@@ -99,6 +99,8 @@ def plan_values(plans: Sequence[PlanRun], gallery: Sequence[Gallery | None]) -> 
                 "protocol": plan.config.evaluation.protocol if plan.config is not None else None,
                 "gallery": None if one is None else _gallery_info(plan, one, number),
                 "missing": _missing_command(plan),
+                "go_on": resume_command(plan),
+                "label": label_command(plan),
             }
         )
     return values
@@ -122,6 +124,13 @@ def _missing_command(plan: PlanRun) -> str | None:
     if any(stage.features for stage in plan.stages):
         return None
     return features_command(plan) if plan.config is None else resume_command(plan)
+
+
+def label_command(plan: PlanRun) -> str:
+    """Return the command that measures with labels: the project's own, or one that makes a project."""
+    own = resume_command(plan)
+    learn = own if " learn " in own else "covid-cmsf learn VIDEOS --out PROJECT"
+    return f"{learn} --labels labels.csv"
 
 
 def features_command(run: PlanRun) -> str:

@@ -13,6 +13,7 @@ from covid_cmsf.evaluation.features.file import load_features, save_features
 from covid_cmsf.pages.server import serve_folder, server_url
 from covid_cmsf.report.build import Report, ReportOptions
 from covid_cmsf.report.curves import smooth
+from covid_cmsf.report.line_styles import MODALITY_COLORS
 from tests.page_fixtures import WatchedPage
 from tests.report.plan_factories import ODD, make_plan
 
@@ -101,6 +102,38 @@ def test_the_headline_words_and_chance_explain_themselves(written: Path, open_pa
     assert opened.value("document.querySelectorAll('#overview .term').length") > 8 and opened.value(described) == 0
     assert page.locator("#overview .results tr[data-stage=chance]").count() == 1
     assert "a random ranking 25.0" in page.locator("#errors").inner_text()
+
+
+def test_every_chart_and_every_head_of_a_table_has_a_term(
+    plan: Path, clips: Path, tmp_path: Path, open_page: Any
+) -> None:
+    other = make_plan(tmp_path / "other", clips, done=["infonce-rgb", "infonce-flow"], controls=[])
+    Report([plan, other], tmp_path / "report", ReportOptions(num_queries=4, pictures=False)).write(figures=False)
+    opened = open_page(tmp_path / "report")
+    see_all(opened)
+    heads = """[...document.querySelectorAll('main th, main article.card:has(.chart) h3')]
+      .map((head) => [head.textContent, Boolean(head.querySelector('.term'))])"""
+    found = [(text, explained) for text, explained in opened.value(heads)]
+    assert (
+        len(found) > 30 and {"Loss of InfoNCE", "Guide agreement", "SHA-256", "Reason", "Split"} <= dict(found).keys()
+    )
+    assert [text for text, explained in found if not explained] == []
+    cells = opened.page.locator("#comparison tbody tr").first.locator("td").all_text_contents()
+    assert cells[0] == "chance" and cells[3:] == ["25.0", "25.0", "25.0", "25.0"]
+    assert opened.value("Page.term('constructor')") == "constructor", "a name is no term by accident"
+
+
+def test_the_colors_of_the_chart_are_named_for_the_modalities_that_there_are(written: Path, open_page: Any) -> None:
+    page = open_page(written).page
+    note = page.locator("#overview .color-note")
+    assert note.locator(".color-name").all_text_contents() == ["rgb", "flow"] and "rounds" in note.inner_text()
+    styles = [one.get_attribute("style") for one in note.locator(".swatch").all()]
+    assert styles == [f"--own:{MODALITY_COLORS[name]}" for name in ("rgb", "flow")]
+    chance = page.locator("#overview .results tr[data-stage=chance] td")
+    assert {head: chance.and_(page.locator(f"[data-head='{head}']")).inner_text() for head in ("R@1", "Linear")} == {
+        "R@1": "25.0",
+        "Linear": "25.0",
+    }
 
 
 def test_names_are_shown_as_they_are_and_nothing_in_them_runs(written: Path, open_page: Any) -> None:
@@ -285,6 +318,17 @@ def test_a_run_without_results_says_what_is_missing(plan: Path, tmp_path: Path, 
     Report([tmp_path / "run"], tmp_path / "report", ReportOptions(clips="/gone")).write(figures=False)
     opened = open_page(tmp_path / "report")
     see_all(opened)
+    missing, run = opened.page.locator("main .missing"), tmp_path / "run"
+    commands = missing.locator("code").all_text_contents()
+    assert len(commands) == missing.count() > 5 and all(one.startswith("covid-cmsf ") for one in commands), commands
+    assert f"covid-cmsf report {run} --out {tmp_path / 'report'} --clips CLIPS" in commands
+    assert f"covid-cmsf report {run} OTHER --out {tmp_path / 'report'} --clips /gone" in commands
+    assert f"covid-cmsf train {run}/config.yaml --out {run} runtime.knn_every_epochs=5" in commands
+    assert (
+        opened.page.locator("#provenance .missing code").inner_text()
+        == commands[-1]
+        == (f"covid-cmsf train {run}/config.yaml --out {run}")
+    )
     for section in ("overview", "neighbors", "map", "errors"):
         assert "covid-cmsf extract" in opened.page.locator(f"#{section} .missing").inner_text()
     assert opened.page.locator("#overview .chart").count() == 0  # no axes without values

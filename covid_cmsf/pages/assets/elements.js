@@ -42,7 +42,7 @@
 
   Page.plain = (heads, rows, attributes = {}) =>
     el("div", { class: "scroll" }, el("table", attributes,
-      el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, head)))),
+      el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col" }, typeof head === "string" && Page.term ? Page.term(head) : head)))),
       el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell) => el("td", {}, cell ?? "")))))));
 
   // Draw an element when it is about to become visible.

@@ -9,11 +9,12 @@ Page.clips = (() => {
       el("img", { src: `${Page.data.report.pictures}/${file}`, alt: alt, loading: "lazy", decoding: "async" }));
   }
 
-  // files: [rgb, flow]; kinds: which of them to show.
+  const KINDS = [["rgb", "RGB"], ["flow", "flow"], ["motion", "motion vectors"]]; // in the order of `files`, as in page_data.py
+
+  // files: by kind, empty where there is none; kinds: the one to show, or "both" for all.
   function pictures(files, alt, kinds = "both") {
-    const shown = [kinds !== "flow" && picture(files?.[0], `${alt}, RGB`), kinds !== "rgb" && picture(files?.[1], `${alt}, flow`)];
-    const there = shown.filter(Boolean);
-    if (!there.length && files?.[0]) there.push(picture(files[0], `${alt}, RGB`)); // there is no flow of it
+    const there = KINDS.map(([name, label], i) => (kinds === "both" || kinds === name) && picture(files?.[i], `${alt}, ${label}`)).filter(Boolean);
+    if (!there.length && files?.[0]) there.push(picture(files[0], `${alt}, RGB`)); // it has no flow
     return there.length ? there : [el("span", { class: "no-picture" }, "no picture")];
   }
 
@@ -28,7 +29,11 @@ Page.clips = (() => {
   // Legend of flow.
   const wheel = () => el("div", { class: "wheel" },
     el("img", { src: "assets/wheel.png", alt: "Color wheel: the color at a point is that of motion from the center to it", width: 48, height: 48 }),
-    el("p", { class: "quiet" }, "Flow: hue is the direction of motion, saturation its speed; full color is the 99th percentile of the clip's speed."));
+    el("p", { class: "quiet" }, "Flow and motion vectors: hue is the direction of motion, saturation its speed; full color is the 99th percentile of the clip's speed."));
 
-  return { clip, pictures, wheel };
+  // Whether one of the kinds is flow or motion vectors, and the kinds that at least one video has.
+  const moves = (files) => Boolean(files?.[1] || files?.[2]);
+  const kindsOf = (all) => KINDS.filter((_, i) => all?.some((files) => files[i]));
+
+  return { clip, pictures, wheel, moves, kindsOf };
 })();

@@ -4,7 +4,7 @@ Page.section("comparison", (body) => {
   const { el, format, charts, state } = Page;
   const found = Page.data.report.comparison;
   if (!found) {
-    body.replaceChildren(Page.missing("This report has one plan. To compare several, and to group seeds: ", "covid-cmsf report A B C --out report"));
+    body.replaceChildren(Page.missing("This report has one plan. To compare several, and to group seeds: ", Page.data.report.command_of_several));
     return;
   }
   state.compared ||= "r1";
@@ -26,8 +26,8 @@ Page.section("comparison", (body) => {
     return { traces, layout: { barmode: "group", legend: { orientation: "h", y: 1, yanchor: "bottom", traceorder: "reversed" }, xaxis: { title: state.compared === "r1" ? "R@1, percent" : "Linear, percent", rangemode: "tozero" }, yaxis: { ticks: "" } } };
   }
 
-  const heads = ["Stage", "Model", "Modality", ...found.groups.flatMap((group) => [`${groupLabel(group)} R@1`, "Linear"])];
-  const rows = found.stages.map((stage) => [stage.stage, stage.model, stage.modality ?? "–", ...found.groups.flatMap((_, number) => {
+  const heads = ["Stage", "Model", "Modality", ...found.groups.flatMap((group) => [Page.term(`${groupLabel(group)} R@1`, "R@1"), "Linear"])];
+  const rows = found.stages.map((stage) => [Page.term(stage.stage), Page.term(stage.model), Page.term(stage.modality ?? "–"), ...found.groups.flatMap((_, number) => {
     const own = stage.groups[number];
     return own ? [format.percent(own.r1.mean, own.r1.sd), format.percent(own.linear.mean, own.linear.sd)] : ["", ""];
   })]);

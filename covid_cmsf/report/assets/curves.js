@@ -4,7 +4,7 @@ Page.section("curves", (body) => {
   const { el, format, charts, state } = Page;
   const { charts: kinds, lines, smoothing } = Page.data.report.curves;
   if (!lines.length) {
-    body.replaceChildren(Page.missing("Nothing has been logged yet (metrics.jsonl). ", "covid-cmsf train CONFIG"));
+    body.replaceChildren(Page.missing("Nothing has been logged yet (metrics.jsonl). To go on: ", Page.data.report.plans[state.plan].go_on));
     return;
   }
   const families = [...new Map(lines.map((line) => [line.family, line])).values()];
@@ -55,6 +55,9 @@ Page.section("curves", (body) => {
     return made;
   }
 
+  // A run takes settings on its command line; a plan has them in its file.
+  const command = (kind) => { const plan = Page.data.report.plans[state.plan]; return plan.kind === "run" ? `${plan.go_on} ${kind.command}` : kind.command; };
+
   function card(kind) {
     const container = charts.container(`curve-${kind.name}`, 270, kind.title);
     const there = kind.keys.some(([key]) => lines.some((line) => has(kind, line, key)));
@@ -66,7 +69,7 @@ Page.section("curves", (body) => {
     return el("article", { class: "card" },
       el("header", {}, el("h3", {}, Page.term(kind.title)), el("span", { class: "links" }, kind.figures.map((file) => el("a", { href: `figures/${file}` }, file.split(".").pop().toUpperCase())))),
       el("p", { class: "quiet" }, kind.description + keys),
-      there ? container : Page.missing(kind.missing, kind.command));
+      there ? container : kind.command ? Page.missing(kind.missing, command(kind)) : el("p", { class: "quiet" }, kind.missing));
   }
 
   const chip = (line) => {

@@ -30,19 +30,19 @@ Page.section("data", (body) => {
   }
 
   body.replaceChildren(...Page.data.report.data.map((dataset, number) => {
-    if (dataset.num_videos === undefined) return Page.missing(`The clips at ${dataset.address} cannot be opened: ${dataset.problem}. Give their new path: `, "covid-cmsf report … --clips CLIPS");
+    if (dataset.num_videos === undefined) return Page.missing(`The clips at ${dataset.address} cannot be opened: ${dataset.problem}. Give their new path: `, Page.data.report.command_of_clips);
     const container = charts.container(`classes-${number}`, 320, "Videos by class");
     const drawable = Object.keys(dataset.subsets || {}).length && Object.keys(dataset.classes || {}).length;
     if (drawable) Page.whenNear(container, () => charts.draw(container, () => chart(dataset)));
-    const flow = dataset.samples.some((sample) => sample.pictures[1]);
+    const flow = dataset.samples.some((sample) => clips.moves(sample.pictures));
     const failures = dataset.failures || [];
-    return el("div", { class: "store" }, el("h3", { class: "id" }, dataset.address), dataset.problem ? Page.missing(dataset.problem) : "", numbers(dataset),
-      counts(dataset), drawable ? el("article", { class: "card" }, el("h3", {}, "Videos by class"), container) : "",
+    return el("div", { class: "store" }, el("h3", { class: "id" }, dataset.address), dataset.problem ? Page.missing(`${dataset.problem}. To look for what is wrong: `, dataset.check) : "", numbers(dataset),
+      counts(dataset), drawable ? el("article", { class: "card" }, el("h3", {}, Page.term("Videos by class")), container) : "",
       el("h3", {}, dataset.is_image ? "Samples" : flow ? "Samples of frames and flow" : "Samples of frames"), flow ? clips.wheel() : "",
       el("div", { class: "samples" }, dataset.samples.map((sample) => clips.clip({ files: sample.pictures, id: sample.id, className: sample.class || "unlabeled" }))),
       el("h3", {}, "Failures"),
-      failures.length ? Page.plain(["Video", "Stage", "Reason"], failures.map((one) => [one.video_id, one.stage, one.reason]), { class: "failures" }) : el("p", { class: "quiet" }, dataset.store_info ? "No video failed." : "This format has no list of failures."),
+      failures.length ? Page.plain(["Video", Page.term("Stage", "Step"), "Reason"], failures.map((one) => [one.video_id, one.stage, one.reason]), { class: "failures" }) : el("p", { class: "quiet" }, dataset.store_info ? "No video failed." : "This format has no list of failures."),
       dataset.num_failures > failures.length ? el("p", { class: "quiet" }, `${format.count(dataset.num_failures - failures.length)} more are in failures.csv.`) : "");
   }));
-  if (!Page.data.report.data.length) body.replaceChildren(Page.missing("No run records the clips it was trained on (config.yaml)."));
+  if (!Page.data.report.data.length) body.replaceChildren(Page.missing("No run records the clips it was trained on (config.yaml). To go on: ", Page.data.report.plans[0].go_on));
 });

@@ -6,7 +6,7 @@ Page.section("errors", (body) => {
   const own = state.errors;
 
   filters.withGallery(body, [], (plan, gallery) => {
-    if (!gallery.labeled) return body.replaceChildren(Page.missing("Errors need labels, and these videos have none. With a table of their classes, as columns video_id and label: ", "covid-cmsf learn VIDEOS --out PROJECT --labels labels.csv"));
+    if (!gallery.labeled) return body.replaceChildren(Page.missing("Errors need labels, and these videos have none. With a table of their classes, as columns video_id and label: ", plan.label));
     filters.stagesOf(gallery);
     const pair = filters.pair(plan, gallery);
     const [before, after] = pair.map((number) => gallery.stages[number]);
@@ -62,8 +62,8 @@ Page.section("errors", (body) => {
         hasLinear ? Page.choice("Errors of", [["neighbor", "nearest neighbor"], ["linear", "linear"]], own.by, (value) => { own.by = value; Page.redraw("errors"); }) : ""),
       el("p", { class: "quiet" }, `${filters.seedNote(plan)}${before.name} has R@1 ${format.number(metrics.recall(gallery, before))}, ${after.name} ${format.number(metrics.recall(gallery, after))}${chance === null ? "" : `, a random ranking ${format.number(chance)}`}.`),
       el("div", { class: "grid" },
-        el("article", { class: "card" }, el("header", {}, el("h3", {}, what.matrix), Page.choice("", [["after", after.name], ["before", before.name], ["change", "change"]], own.matrix, (value) => { own.matrix = value; Page.redraw("errors"); })), square),
-        el("article", { class: "card" }, el("h3", {}, `${what.rate} per class, before and after`), el("p", { class: "quiet" }, `○ ${before.name}, ● ${after.name}; the classes that gained most are at the top.`), el("div", { class: "tall", tabindex: "0" }, classes))),
+        el("article", { class: "card" }, el("header", {}, el("h3", {}, Page.term(what.matrix)), Page.choice("", [["after", after.name], ["before", before.name], ["change", "change"]], own.matrix, (value) => { own.matrix = value; Page.redraw("errors"); })), square),
+        el("article", { class: "card" }, el("h3", {}, Page.term(`${what.rate} per class, before and after`)), el("p", { class: "quiet" }, `○ ${before.name}, ● ${after.name}; the classes that gained most are at the top.`), el("div", { class: "tall", tabindex: "0" }, classes))),
       el("div", { class: "grid" }, list("Ten most improved videos", changed.improved), list("Ten most hurt videos", changed.hurt)));
     Page.whenNear(square, () => charts.draw(square, matrix));
     Page.whenNear(classes, () => charts.draw(classes, perClass));

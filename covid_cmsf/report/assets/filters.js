@@ -7,7 +7,7 @@ Page.filters = (() => {
   async function withGallery(body, names, draw) {
     const plan = Page.data.report.plans[state.plan];
     if (!plan.gallery) {
-      body.replaceChildren(Page.missing("This section needs features of the test videos, which do not exist yet. ", plan.missing));
+      body.replaceChildren(Page.missing("This section needs features of the test videos, which do not exist yet. ", plan.missing ?? plan.go_on));
       return;
     }
     const number = plan.gallery.number;
@@ -15,7 +15,7 @@ Page.filters = (() => {
       const loaded = await Promise.all([`gallery-${number}`, ...names.map((name) => `${name}-${number}`)].map(Page.load));
       draw(plan, ...loaded);
     } catch (error) {
-      body.replaceChildren(Page.missing(`${error.message}: write the report again.`));
+      body.replaceChildren(Page.missing(`${error.message}. Write the report again: `, Page.data.report.command));
     }
   }
 

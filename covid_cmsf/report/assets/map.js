@@ -61,7 +61,7 @@ Page.section("map", (body) => {
       Page.whenNear(container, () => charts.draw(container, () => ({ traces: traces(number), hover: (event) => show(gallery, stage, event), leave: () => { card.hidden = true; },
         layout: { hovermode: "closest", uirevision: `${stage.name} ${own.method}`, dragmode: "pan", showlegend: gallery.labeled && (gallery.classes.length <= 20 || own.color !== "class"), legend: { orientation: "h", y: -0.02, font: { size: 11 } },
           xaxis: hidden, yaxis: { ...hidden, scaleanchor: "x" } } })));
-      return el("article", { class: "card" }, el("header", {}, el("h3", {}, stage.name), stage.r1 === null ? "" : el("span", { class: "quiet" }, `R@1 ${format.number(stage.r1)}`)),
+      return el("article", { class: "card" }, el("header", {}, el("h3", {}, Page.term(stage.name, "map")), stage.r1 === null ? "" : el("span", { class: "quiet" }, `R@1 ${format.number(stage.r1)}`)),
         el("p", { class: "quiet" }, own.method === "pca" ? `Two principal components: ${shares} of the variance.` : "UMAP with cosine distance: small distances are meaningful, large ones are not."), container);
     }
 

@@ -63,7 +63,8 @@ Page.section("neighbors", (body) => {
     const present = [...new Set(gallery.shown.map((query) => gallery.labels[query]))].sort((a, b) => a - b);
     const search = el("input", { type: "search", placeholder: "substring of a name", value: own.text, "aria-label": "Search by name", onchange: () => change("text")(search.value) });
     const evaluation = gallery.stages[0].evaluation;
-    const hasFlow = Boolean(gallery.pictures?.some((files) => files[1]));
+    const hasFlow = Boolean(gallery.pictures?.some(clips.moves));
+    const kinds = clips.kindsOf(gallery.pictures);
     const noun = Page.data.report.data.some((dataset) => dataset.is_image) ? "images" : "videos";
     body.replaceChildren(
       el("p", { class: "quiet" }, `${filters.seedNote(plan)}${gallery.shown.length} of ${format.count(gallery.num_queries)} ${evaluation.query === "all" ? "" : `${evaluation.query} `}${noun}, each with its ${width} nearest ${evaluation.query === "all" ? "among" : "in"} ${evaluation.gallery}, with the cosine.${gallery.labeled ? " Green and ✓: the true class is the query's; red and ✗: it is not." : " These videos have no labels: judge for yourself."}`),
@@ -72,7 +73,7 @@ Page.section("neighbors", (body) => {
         filters.pairChoice(plan, gallery, () => Page.redraw("neighbors", "map", "errors")),
         gallery.labeled ? Page.choice("Class", [["", "all"], ...present.map((label) => [label, gallery.classes[label] || String(label)])], own.className, change("className")) : "",
         gallery.labeled ? Page.choice("Outcome", OUTCOMES, own.outcome, change("outcome")) : "",
-        hasFlow ? Page.choice("Pictures", [["both", "RGB and flow"], ["rgb", "RGB"], ["flow", "flow"]], own.kinds, change("kinds")) : "",
+        hasFlow ? Page.choice("Pictures", [["both", kinds.map(([, label]) => label).join(" and ")], ...kinds], own.kinds, change("kinds")) : "",
         el("label", { class: "choice" }, el("span", {}, "Name"), search),
         mine.some(([, stage]) => ["control", "baseline"].includes(stage.kind)) ? Page.tick("controls and baselines", own.all, change("all")) : "",
         Page.button("a random query", random),

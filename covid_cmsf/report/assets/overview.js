@@ -41,6 +41,14 @@ Page.section("overview", (body) => {
       xaxis: { title: `${choices().find(([value]) => value === state.result)[1]}, percent`, rangemode: "tozero" }, yaxis: { ticks: "", fixedrange: true } } };
   }
 
+  // The color of each modality in the chart, and how rounds differ.
+  function colorNote() {
+    const modalities = [...new Set(plan.rows.filter((row) => row.modality && valueOf(row) !== null).map((row) => row.modality))];
+    const swatches = modalities.map((name) => el("span", { class: "color-name" }, el("i", { class: "swatch", style: `--own:${Page.data.report.colors[name] || "#888888"}` }), Page.term(name)));
+    const note = plan.rows.some((row) => row.kind === "round") ? el("span", {}, "rounds have full opacity") : "";
+    return el("span", { class: "quiet color-note" }, swatches, note);
+  }
+
   const chance = plan.rows.find((row) => (row.chance ?? null) !== null)?.chance ?? plan.rows.find((row) => row.stage === "chance")?.r1 ?? null;
   const known = (name) => plan.rows.find((row) => (row[name] ?? null) !== null)?.[name] ?? null;
   const chanceOf = { r1: chance, window_r1: known("window_chance"), source_r1: known("source_chance") };
@@ -62,7 +70,7 @@ Page.section("overview", (body) => {
     Page.resultsTable.legend(plan),
     Page.gainsTable.draw(plan),
     measured ? el("div", { class: "controls" }, Page.choice("Chart of", choices(), state.result, (value) => { state.result = value; Page.redraw("overview"); }),
-      plan.kind === "plan" ? el("span", { class: "quiet" }, "Blue: RGB, ochre: flow; rounds have full opacity.") : "") : Page.missing("There are no results yet. ", plan.missing),
+      colorNote()) : Page.missing("There are no results yet. ", plan.missing ?? plan.go_on),
     measured ? container : "");
   if (measured) Page.whenNear(container, () => charts.draw(container, chart));
 });

@@ -29,11 +29,11 @@ Page.section("provenance", (body) => {
       format.duration(stage.total_seconds), stage.num_skipped ?? "", list(stage.hashes)]);
     const total = plan.stages.reduce((sum, stage) => sum + (stage.seconds || 0), 0);
     return el("div", { class: "origin" }, el("h3", {}, plan.name), el("p", { class: "id quiet" }, plan.folder),
-      el("h4", {}, "Commands"), plan.commands.length ? plan.commands.map((command) => el("pre", { class: "command", tabindex: "0" }, command)) : Page.missing("No start is on record (environment.jsonl)."),
+      el("h4", {}, "Commands"), plan.commands.length ? plan.commands.map((command) => el("pre", { class: "command", tabindex: "0" }, command)) : Page.missing("No start is on record (environment.jsonl). To start it: ", Page.data.report.plans.find((one) => one.name === plan.name).go_on),
       el("h4", {}, "Versions and hardware"), machines(plan.stages),
       el("h4", {}, `Durations and hashes (training ${format.duration(total)} in all)`),
       Page.plain(["Stage", "State", "First start, UTC", "Starts", "Training", "Last start, with evaluation", "Skipped videos", "SHA-256"], rows, { class: "origins" }),
       el("h4", {}, "Configuration"), plan.plan ? more(`${plan.name} plan`, "plan.json", el("pre", { tabindex: "0" }, plan.plan)) : "",
       plan.stages.filter((stage) => stage.config).map((stage) => more(`${plan.name} ${stage.name} ${stage.run}`, [stage.name, stage.run].filter(Boolean).join(", "), el("pre", { tabindex: "0" }, stage.config))));
-  }))).catch((error) => body.replaceChildren(Page.missing(`${error.message}: write the report again.`)));
+  }))).catch((error) => body.replaceChildren(Page.missing(`${error.message}. Write the report again: `, Page.data.report.command)));
 });

@@ -30,7 +30,7 @@ Page.resultsTable = (() => {
   const COLUMNS = [
     ["Index", (row) => row.index],
     ["Model", (row) => el("span", {}, Page.term(row.model), row.stage === row.model ? "" : el("small", { class: "quiet stage-name" }, Page.term(row.stage)))],
-    ["Modality", (row) => row.modality ?? "–"],
+    ["Modality", (row) => Page.term(row.modality ?? "–")],
     ["Init", (row) => row.init ?? "–"],
     ["Constraint", (row) => row.constraint ?? "–"],
     ["Epochs", (row) => row.epochs ?? "–"],
@@ -50,8 +50,9 @@ Page.resultsTable = (() => {
   // What a random ranking has, as the first row, if the plan has no such baseline.
   function withChance(rows) {
     const known = (name) => rows.find((row) => (row[name] ?? null) !== null)?.[name] ?? null;
-    const values = { r1: known("chance"), window_r1: known("window_chance"), source_r1: known("source_chance") };
-    if (rows.some((row) => row.stage === "chance")) return rows.map((row) => (row.stage === "chance" ? { ...row, ...values, r1: row.r1 ?? values.r1 } : row));
+    const linear = known("linear") === null ? null : known("chance");
+    const values = { r1: known("chance"), linear, window_r1: known("window_chance"), source_r1: known("source_chance") };
+    if (rows.some((row) => row.stage === "chance")) return rows.map((row) => (row.stage === "chance" ? { ...row, ...values, r1: row.r1 ?? values.r1, linear: row.linear ?? values.linear } : row));
     const measured = Object.values(values).some((value) => value !== null);
     return measured ? [{ index: "–", stage: "chance", model: "chance", kind: "baseline", state: "done", ...values }, ...rows] : rows;
   }

@@ -36,13 +36,48 @@
     "Guide agreement": "how much the network and its guide already find the same neighbors.",
     "Effective rank": "how many directions the embeddings use. A fall means collapse.",
     guide: "the frozen network of the other modality, which proposes candidates.",
+    rgb: "RGB frames.",
+    flow: "optical flow: how far each pixel moves from one frame to the next.",
+    residual_flow: "optical flow minus the motion of the camera.",
+    motion: "motion vectors that the video file has anyway: flow in blocks, without computing any.",
+    residual_motion: "motion vectors minus the motion of the camera.",
+    frame: "one single RGB frame.",
+    rgbdiff: "differences of neighboring RGB frames.",
+    Loss: "what training makes smaller: mean since the previous line of the log.",
+    "Loss of X": "what training makes smaller. Losses of different methods have different units, so each has its own chart.",
+    "Nearest neighbors": "measured during training: how often the nearest video has the query's class, or is the same video's other window.",
+    "Learning rate": "size of the optimizer's steps.",
+    "Samples per second": "videos that pass through the network per second of wall-clock time.",
+    "Confusion of the nearest neighbor": "row: the query's class; column: the class of its nearest training video; each row adds up to 100%.",
+    "Confusion of the linear classifier": "row: the video's class; column: the class that a linear classifier on frozen features gives it; each row adds up to 100%.",
+    "R@1 per class, before and after": "R@1 of the videos of one class, of the two chosen stages.",
+    "Linear accuracy per class, before and after": "share of a class's videos that a linear classifier on frozen features gets right, of the two chosen stages.",
+    "Videos by class": "number of videos of each class and subset, in the first split.",
+    map: "each point is a video; points that are near have similar features. The axes have no unit.",
+    Seeds: "number of training runs that differ only in their random numbers.",
+    Split: "a fixed division of the videos into subsets.",
+    train: "videos that networks and classifiers are trained on.",
+    fit: "the part of the training videos that remains without val.",
+    val: "videos that settings are chosen on.",
+    test: "videos that are only measured on.",
+    Video: "id of the video: its path in the collection.",
+    Step: "step of preprocessing that failed, such as decoding.",
+    Reason: "what went wrong.",
+    State: "done, begun or waiting.",
+    "First start, UTC": "when it was started for the first time.",
+    Starts: "how often it was started: more than once if it was stopped and resumed.",
+    Training: "time of training, over all starts.",
+    "Last start, with evaluation": "time of the last start alone, with evaluation.",
+    "Skipped videos": "videos that could not be read, which are not counted anywhere.",
+    "SHA-256": "fingerprints of files: two that are equal have the same content.",
   };
 
   // The key that explains a label: itself, the method it begins with, or the control in a stage's name.
   function keyOf(label) {
-    if (MEANINGS[label]) return label;
+    if (Object.hasOwn(MEANINGS, label)) return label;
     if (/^CMSF \d+\/\d+/.test(label)) return "CMSF n/k";
     if (/^CMSF labels/.test(label)) return "oracle";
+    if (/^Loss of /.test(label)) return "Loss of X";
     if (/^MSF k=/.test(label)) return "MSF k";
     const start = label.split(/[-\s,]/)[0];
     return ["continued", "msf", "oracle", "coclr", "InfoNCE", "CoCLR", "chance"].find((name) => name === start);
