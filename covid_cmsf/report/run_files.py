@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from covid_cmsf import files
+from covid_cmsf.files import read_json, read_text
 
 Values = dict[str, Any]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -110,7 +110,7 @@ def read_values(path: Path, shape: type[BaseModel], notes: list[str]) -> Values:
     if not path.is_file():
         return {}
     try:
-        values: Values = files.read_json(path)
+        values: Values = read_json(path)
         shape.model_validate(values)
     except ValueError as error:
         notes.append(f"{path} is damaged ({describe(error, path)})")
@@ -121,7 +121,7 @@ def read_values(path: Path, shape: type[BaseModel], notes: list[str]) -> Values:
 def read_starts(path: Path) -> list[Values]:
     """Read environment.jsonl up to its first line that is incomplete or damaged."""
     starts: list[Values] = []
-    for line in files.read_text(path).splitlines() if path.is_file() else []:
+    for line in read_text(path).splitlines() if path.is_file() else []:
         try:
             start = json.loads(line)
             Start.model_validate(start)
@@ -136,7 +136,7 @@ def last_checkpoint(path: Path) -> Checkpoint | None:
     if not path.is_file():
         return None
     try:
-        entries = CHECKPOINTS.validate_python(files.read_json(path))
+        entries = CHECKPOINTS.validate_python(read_json(path))
     except ValueError:  # a run makes it anew
         return None
     return entries[-1] if entries else None

@@ -38,7 +38,7 @@ def read_damaged(target: Target, path: Path, data: bytes) -> bool:
         return check(target.read, path, tuple(filter(None, (path.name, target.named))))
     except FindingError:
         if FINDINGS:
-            kept = Path(FINDINGS) / corpus_folder(target).name / hashlib.sha256(data).hexdigest()[:12]
+            kept = Path(FINDINGS) / corpus_folder(target).name / f"{hashlib.sha256(data).hexdigest()[:12]}.bin"
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_bytes(data)
         raise
