@@ -12,7 +12,6 @@ there is one, else the mean over all tokens.
 # B batch, C channels, T frames, H W pixels, N tokens, D feature
 
 import hashlib
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
