@@ -98,7 +98,7 @@ def _check_end(path: Path, offset: int) -> None:
             block = file.read(COPY_SIZE)
 
 
-def _list_zip(path: Path, _: int) -> Iterator[tuple[str, str, int, int]]:
+def _list_zip(path: Path, archive_bytes: int) -> Iterator[tuple[str, str, int, int]]:
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
             name = _safe_name(path, entry.filename)
@@ -110,6 +110,8 @@ def _list_zip(path: Path, _: int) -> Iterator[tuple[str, str, int, int]]:
                 raise _refusal(path, entry.filename, "is encrypted")
             if entry.file_size > max(MAX_TEXT, MAX_RATIO * entry.compress_size):
                 raise _refusal(path, entry.filename, f"is said to have {entry.file_size} bytes, too many to be true")
+            if not 0 <= entry.header_offset < archive_bytes:
+                raise ValueError(f"{path} is damaged: {entry.filename!r} does not begin within it")
             yield name, entry.filename, entry.file_size, -1
 
 
@@ -177,6 +179,10 @@ def open_member(path: Path, member: Member) -> Iterator[IO[bytes]]:
                 yield inner
         except (zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error, lzma.LZMAError) as error:
             raise ValueError(f"{path}: {member.name!r} is damaged: {error}") from None
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise ValueError(f"{path}: {member.name!r} is damaged: {error}") from None  # bz2 says it so
 
 
 @lru_cache(maxsize=4)

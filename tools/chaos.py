@@ -122,7 +122,8 @@ def run(
     references = {command.name: run_reference(command, work) for command in commands}
     seconds = ", ".join(f"{name} {reference.seconds:.1f} s" for name, reference in references.items())
     print(f"undisturbed: {seconds}", flush=True)
-    results, end = [], time.monotonic() + 60 * minutes
+    results: list[Result] = []
+    end = time.monotonic() + 60 * minutes
     for current, (command, name) in enumerate(plan(commands, seed)):
         over = time.monotonic() >= end and is_enough(results, trials) if number is None else current > number
         if over:

@@ -24,7 +24,8 @@ def read_processor(folder: Path) -> dict[str, Any]:
         crop = short_edge
     elif isinstance(crop, dict):
         crop = crop.get("height") if crop.get("height") == crop.get("width") else None
-    mean, std = values.get("image_mean"), values.get("image_std")
+    mean: Any = values.get("image_mean")
+    std: Any = values.get("image_std")
     rescale = values.get("rescale_factor", 1 / 255)
     steps = all(values.get(f"do_{name}", True) for name in ("resize", "center_crop", "rescale", "normalize"))
     numbers = all(type(one) is int and one > 0 for one in (short_edge, crop))

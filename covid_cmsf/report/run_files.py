@@ -67,6 +67,17 @@ class Linear(BaseModel):
     scores: Scores = Scores()
 
 
+class Unlabeled(BaseModel):
+    """unlabeled.json."""
+
+    effective_rank: Number
+    num_videos: int
+    window_r1: Number | None = None
+    window_chance: Number | None = None
+    source_r1: Number | None = None
+    source_chance: Number | None = None
+
+
 class Progress(BaseModel):
     """How long a run took."""
 

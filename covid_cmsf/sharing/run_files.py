@@ -9,7 +9,8 @@ from typing import Any
 from covid_cmsf.cotrain.gains import GAINS_FILE, read_gains
 from covid_cmsf.evaluation.features.file import FEATURES_HEADER
 from covid_cmsf.report.provenance import read_starts
-from covid_cmsf.report.runs import FEATURES, Values, read_json, read_run
+from covid_cmsf.report.run_files import Unlabeled, Values, read_values
+from covid_cmsf.report.runs import FEATURES, read_run
 from covid_cmsf.training.run_dir import CONFIG_FILE
 from covid_cmsf.verified_files import read_metadata
 
@@ -53,7 +54,7 @@ def read_run_files(folder: Path, weights_sha256: str) -> RunFiles:
     """Read a run's files; measures of other weights than these (another branch, an earlier epoch) are left out."""
     stage = read_run(folder, folder.resolve().name).stages[0]
     notes = list(stage.notes)
-    unlabeled = read_json(folder / "unlabeled.json", notes)
+    unlabeled = read_values(folder / "unlabeled.json", Unlabeled, notes)
     if notes:
         raise ValueError("; ".join(notes))
     found = {

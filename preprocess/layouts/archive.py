@@ -13,7 +13,7 @@ from typing import Any
 
 from preprocess.archives import ENDINGS, Member, is_archive, list_members, read_member
 from preprocess.layouts.collection import EXTENSIONS, Collection, find_files
-from preprocess.layouts.samples import Sample, make_collection, parse_values
+from preprocess.layouts.samples import Sample, class_number, make_collection, parse_values
 
 SAMPLE_KEY = re.compile(r"((?:.*/)?[^./][^./]*)\.[^/]*$")  # as in WebDataset: up to the first dot of the file's name
 
@@ -49,9 +49,10 @@ def _read_samples(path: Path) -> Iterator[Sample]:
         label = next((by_name[f"{stem}.cls"] for stem in stems if f"{stem}.cls" in by_name), None)
         values = {} if description is None else _read_json(path, description)
         text = "" if label is None else _read_text(path, label).strip()
-        if text and not text.isdecimal():
+        number = class_number(text)
+        if text and number is None:
             values.setdefault("label", text)
-        yield Sample(path, name, values, int(text) if text.isdecimal() else None, member)
+        yield Sample(path, name, values, number, member)
 
 
 def _stems(name: str) -> list[str]:
@@ -68,9 +69,10 @@ def _read_text(path: Path, member: Member) -> str:
 
 
 def _read_json(path: Path, member: Member) -> dict[str, str]:
+    text = _read_text(path, member)
     try:
-        values: Any = json.loads(_read_text(path, member))
-    except (json.JSONDecodeError, RecursionError) as error:
+        values: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         raise ValueError(f"{path}: {member.name!r} is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f'{path}: {member.name!r} is not an object like {{"label": "Archery"}}')

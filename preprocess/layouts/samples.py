@@ -46,6 +46,11 @@ def parse_values(values: Mapping[str, Any], origin: object) -> dict[str, str]:
     return found
 
 
+def class_number(text: str) -> int | None:
+    """Return the number that a text is; None for a name, and for more digits than any class has."""
+    return int(text) if text.isdecimal() and len(text) < 10 else None
+
+
 def make_collection(
     root: Path,
     samples: Sequence[Sample],
@@ -68,7 +73,7 @@ def make_collection(
     if source_pattern is not None and has_sources:
         raise ValueError(f"{root} has sources of its own; leave --source-pattern out")
     classes, ids = _class_names(samples, folders_are_classes=folders_are_classes), _video_ids(samples)
-    labels = _number_classes(samples, classes)
+    labels = _number_classes(root, samples, classes)
     videos = []
     for sample, class_name, video_id in zip(samples, classes, ids, strict=True):
         source = sample.values.get("source") or source_name(Path(sample.name), video_id, source_pattern)
@@ -94,20 +99,20 @@ def _class_names(samples: Sequence[Sample], *, folders_are_classes: bool) -> lis
     return ["".join(parts[common:][:1]) for parts in folders]
 
 
-def _number_classes(samples: Sequence[Sample], classes: Sequence[str]) -> dict[str, int]:
+def _number_classes(root: Path, samples: Sequence[Sample], classes: Sequence[str]) -> dict[str, int]:
     """Return {class: label} in the order of the classes' own numbers, if all have one, else by name."""
     numbers: dict[str, set[int]] = defaultdict(set)
     for sample, class_name in zip(samples, classes, strict=True):
-        number = int(class_name) if sample.number is None and class_name.isdecimal() else sample.number
+        number = class_number(class_name) if sample.number is None else sample.number
         if class_name:
             numbers[class_name] |= set() if number is None else {number}
     owner: dict[int, str] = {}
     for class_name, found in numbers.items():
         if len(found) > 1:
-            raise ValueError(f"class {class_name!r} has several numbers: {', '.join(map(str, sorted(found)))}")
+            raise ValueError(f"{root}: class {class_name!r} has several numbers: {', '.join(map(str, sorted(found)))}")
         for number in found:
             if owner.setdefault(number, class_name) != class_name:
-                raise ValueError(f"the number {number} means both class {owner[number]!r} and {class_name!r}")
+                raise ValueError(f"{root}: the number {number} means both class {owner[number]!r} and {class_name!r}")
     return make_labels([owner[number] for number in sorted(owner)] if all(numbers.values()) else sorted(numbers))
 
 

@@ -93,8 +93,8 @@ def damaged_tar(valid: bytes) -> Strategy:
 
 
 def read_archive(path: Path) -> object:
-    members = [video.path for video in scan_collection("archive", path).videos]
-    return [read_member(path, member) for member in members if not isinstance(member, str | Path)]
+    videos = scan_collection("archive", path).videos
+    return [read_member(video.path, video.member) for video in videos if video.member is not None]
 
 
 def archive_target(kind: str, damage: Damage) -> Target:

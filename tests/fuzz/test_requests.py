@@ -138,6 +138,8 @@ def test_a_served_report_gives_its_files_and_nothing_else(tmp_path: Path) -> Non
     seeds = [valid.replace(b"/data/report.js", path.encode()) for path in paths]
     seeds += [valid.replace(b"localhost", b"example.org"), b"POST / HTTP/1.0\r\n" + HEADERS + b"\r\n"]
 
+    server: Any = None  # a handler does not use it
+
     @settings(
         max_examples=EXAMPLES or 60,
         derandomize=not EXAMPLES,
@@ -147,8 +149,8 @@ def test_a_served_report_gives_its_files_and_nothing_else(tmp_path: Path) -> Non
     )
     @given(request=st.sampled_from(seeds) | st.sampled_from(seeds).flatmap(damaged_bytes))
     def run(request: bytes) -> None:
-        connection = Connection(request)
-        handler(connection, ("127.0.0.1", 1), None)
+        connection: Any = Connection(request)
+        handler(connection, ("127.0.0.1", 1), server)
         status = re.match(rb"HTTP/1\.[01] (\d+) ", connection.answer)
         assert status is None or int(status[1]) in KNOWN  # HTTP/0.9 has no status
         assert b"SECRET" not in connection.answer
