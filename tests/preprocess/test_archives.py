@@ -199,6 +199,7 @@ def test_a_tar_that_stops_before_its_end_is_refused(tmp_path: Path) -> None:
         ({**sample("a", subset="train"), "b.mp4": b""}, r"b\.mp4 has no subset, but others"),
         ({**sample("a", 1, label="x"), **sample("b", 2, label="x")}, "class 'x' has several numbers: 1, 2"),
         ({**sample("a", 1, label="x"), **sample("b", 1, label="y")}, "the number 1 means both class 'x' and 'y'"),
+        ({"a.mp4": b"", "a.json": b'{"label": ' + b"9" * 5000 + b"}"}, r"x\.tar: 'a\.json' is not JSON"),
         ({**sample("a", id="x"), **sample("b", id="x")}, r"b\.mp4 and .*a\.mp4 would both have the id 'x'"),
         ({"a.txt": b""}, "no video files"),
     ],
@@ -206,6 +207,13 @@ def test_a_tar_that_stops_before_its_end_is_refused(tmp_path: Path) -> None:
 def test_a_mistake_in_a_sample_is_named(tmp_path: Path, members: dict[str, bytes], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         scan(write_tar(tmp_path / "x.tar", members))
+
+
+def test_a_zip_without_its_first_bytes_is_refused_by_name(tmp_path: Path) -> None:
+    whole = write_zip(tmp_path / "x.zip", sample("a")).read_bytes()
+    (tmp_path / "x.zip").write_bytes(whole[1:])
+    with pytest.raises(ValueError, match=r"x\.zip is damaged: 'a\.mp4' does not begin within it"):
+        scan(tmp_path / "x.zip")
 
 
 def test_options_that_contradict_an_archive_are_refused(tmp_path: Path) -> None:
