@@ -9,7 +9,14 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Not searched: this list, other people's files, files of version 0.1.0 for tests, and the history of changes.
-EXCLUDED = ("tests/test_spelling.py", "tests/data/", "covid_cmsf/report/vendor/", "CHANGELOG.md", "LICENSE")
+EXCLUDED = (
+    "tests/test_spelling.py",
+    "tests/data/",
+    "tests/fuzz/corpus/",
+    "covid_cmsf/report/vendor/",
+    "CHANGELOG.md",
+    "LICENSE",
+)
 
 BRITISH = re.compile(
     r"""
