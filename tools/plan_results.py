@@ -71,7 +71,7 @@ def _interval(gain: Row) -> str:
 def gain_claims(
     gains: Sequence[Row], names: Mapping[str, str], stages: Sequence[str], *, command: str, where: str
 ) -> list[dict[str, Any]]:
-    """Return a claim per metric and gain of `stages`: shown if the interval excludes zero from above."""
+    """Return a claim per metric and gain of `stages`: shown, or its opposite, if the interval excludes zero."""
     claims = []
     for row in gains:
         if row["stage"] not in stages:
@@ -88,7 +88,7 @@ def gain_claims(
                     + ("excludes zero" if shown or below else "includes zero")
                     + below,
                     "command": command,
-                    "verdict": "shown" if shown else "not shown",
+                    "verdict": "shown" if shown else "opposite shown" if below else "not shown",
                 }
             )
     return claims

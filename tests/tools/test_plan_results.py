@@ -68,7 +68,7 @@ def test_figures_are_those_of_the_plan(plan: Path) -> None:
     assert gains.rows[1][1] == "infonce-rgb (start)"
 
 
-def test_a_claim_is_shown_if_its_interval_is_above_zero(plan: Path) -> None:
+def test_a_claim_or_its_opposite_is_shown_if_the_interval_excludes_zero(plan: Path) -> None:
     filled = fill({**WORDS, "where": "clips"}, plan, names={}, stages=["cmsf-rgb-1"])
     claims = {claim["claim"]: (claim["verdict"], claim["spread"]) for claim in filled["claims"]}
     assert claims == {
@@ -77,7 +77,7 @@ def test_a_claim_is_shown_if_its_interval_is_above_zero(plan: Path) -> None:
         for over, verdict, spread in (
             ("infonce-rgb (start)", "shown", "[+2.0, +9.0], excludes zero"),
             ("msf-rgb", "not shown", "[-1.0, +7.0], includes zero"),
-            ("coclr-rgb", "not shown", "[-7.0, -1.0], excludes zero, below zero"),
+            ("coclr-rgb", "opposite shown", "[-7.0, -1.0], excludes zero, below zero"),
         )
     }
     assert all(claim["seeds"] == [0, 1] and claim["command"] == WORDS["commands"][0] for claim in filled["claims"])
