@@ -275,7 +275,7 @@ def test_configurations_are_found_by_name_and_by_path(tmp_path: Path) -> None:
     [
         ("runs", "infonc", "no configuration 'infonc': neither a file nor a name; did you mean 'infonce'"),
         ("plans", "ucf101-mini", "did you mean 'real/ucf101-mini'"),
-        ("plans", "zzz", "choose from demo, demo-siblings, paper/images/noisy"),
+        ("plans", "zzz", "choose from demo, demo-audio, demo-siblings, paper/images/noisy"),
         ("runs", "demo", "'demo' is a plan: use covid-cmsf cotrain demo"),
         ("plans", "infonce", "'infonce' is a training run: use covid-cmsf train infonce"),
         ("runs", "base", "no configuration 'base'"),

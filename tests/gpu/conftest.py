@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import build_once, make_ucf
+from tests.factories import build_once, make_sound_store, make_ucf
 from tests.preprocess.commands import preprocess
 from tests.training.conftest import _toy, clips, flow_weights, rgb_weights
 
@@ -21,3 +21,13 @@ def motion_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert done.returncode == 0, done.stderr
 
     return build_once(tmp_path_factory, "motion", build) / "clips"
+
+
+@pytest.fixture(scope="session")
+def audio_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the sound of its videos. Read it, do not change it."""
+
+    def build(root: Path) -> None:
+        make_sound_store(root, groups=8)
+
+    return build_once(tmp_path_factory, "gpu-sound", build) / "clips"

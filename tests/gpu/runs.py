@@ -46,6 +46,11 @@ RUNS: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]] = {
     "motion": ({"name": "msf", "bank_size": 16}, [], {"modality": "motion"}),
     "residual motion": ({"name": "msf", "bank_size": 16}, [], {"modality": "residual_motion"}),
     "frame": ({"name": "msf", "bank_size": 16}, [], {"modality": "frame", "encoder": "r10_small"}),
+    "audio": (
+        {"name": "msf", "bank_size": 16},
+        [],
+        {"modality": "audio", "encoder": "r10_small", "views": {"length": 8, "stride": 1}},
+    ),
     "msf, clipped": ({"name": "msf", "bank_size": 16}, [], {"optimizer": {"clip_norm": 1.0}}),
     "msf, clipped, fp16": (
         {"name": "msf", "bank_size": 16}, [], {"optimizer": {"clip_norm": 1.0}, "precision": "fp16"}

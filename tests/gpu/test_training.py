@@ -87,6 +87,8 @@ def test_a_run_has_the_losses_of_the_cpu_and_hardly_waits(
 ) -> None:
     if "motion" in name:
         clips = request.getfixturevalue("motion_clips")
+    if name == "audio":
+        clips = request.getfixturevalue("audio_clips")
     with monkeypatch.context() as patch:  # the views of a GPU; test_views compares them to those of a CPU
         patch.setattr(data, "ViewDataset", lambda *args, **options: ViewDataset(*args, **{**options, "defer": True}))
         on_cpu = settings(name, clips, flow_weights, device="cpu", workers=0)

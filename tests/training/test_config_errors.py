@@ -50,8 +50,8 @@ CMSF = {"name": "cmsf", "bank_size": 16}
             "unknown modality 'depth'; choose from rgb, flow",
         ),
         (
-            {"modality": "audio"},
-            "modality = 'audio': unknown modality 'audio'; choose from rgb, flow, residual_flow, motion, ",
+            {"modality": "depth"},
+            "modality = 'depth': unknown modality 'depth'; choose from rgb, flow, residual_flow, motion, ",
         ),
         ({"batch_norm": {"groups": 3}}, "batch_size 4 cannot be cut into 3 equal groups"),
         ({"optimizer": {"momentum": 0.9}}, "unknown key 'optimizer.momentum'; did you mean 'optimizer.sgd_momentum'?"),
